@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/dynamic"
 	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/utils/ptr"
 
 	"spot-handler/drain/narrow"
 )
@@ -67,7 +68,11 @@ func readSurroundings(client dynamic.Interface) func(context.Context, types.Name
 				return Surroundings{}, fmt.Errorf("list %s of namespace %q: %w", kind.resource.Resource, in.Namespace, err)
 			}
 			for i := range list.Items {
-				kind.add(&found, &list.Items[i])
+				if u := &list.Items[i]; u.Object[narrow.CutKey] != nil {
+					found.tooLarge = u.GetKind() + " " + u.GetName() + " is larger than what is read of one"
+				} else {
+					kind.add(&found, u)
+				}
 			}
 		}
 		return found, nil
@@ -97,10 +102,6 @@ func addAdopter(to *Surroundings, u *unstructured.Unstructured) {
 			Selector *metav1.LabelSelector `json:"selector"`
 		} `json:"spec"`
 	}
-	if u.Object[narrow.CutKey] != nil {
-		to.tooLarge = u.GetKind() + " " + u.GetName() + " is larger than what is read of one"
-		return
-	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &object); err == nil {
 		to.AddAdopter(u.GetKind(), u.GetName(), object.Spec.Selector, u.GetDeletionTimestamp() != nil)
 	}
@@ -122,10 +123,6 @@ type quota struct {
 }
 
 func addQuota(to *Surroundings, u *unstructured.Unstructured) {
-	if u.Object[narrow.CutKey] != nil {
-		to.tooLarge = "ResourceQuota " + u.GetName() + " is larger than what is read of one"
-		return
-	}
 	var object corev1.ResourceQuota
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &object); err == nil {
 		to.AddQuota(&object)
@@ -229,12 +226,7 @@ func (d *Deployment) unreadable() error {
 }
 
 // Replicas is how many pods it asks for.
-func (d *Deployment) Replicas() int {
-	if d.Spec.Replicas == nil {
-		return 1
-	}
-	return int(*d.Spec.Replicas)
-}
+func (d *Deployment) Replicas() int { return int(ptr.Deref(d.Spec.Replicas, 1)) }
 
 // maxSurge is how many pods the Deployment may have above its replicas while it rolls:
 // its owner's consent to as many replacement pods at a time. A percentage is rounded up.

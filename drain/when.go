@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 )
 
 // When says when a pod is to leave. Whatever it says, the pod leaves at its eviction deadline,
@@ -143,10 +144,7 @@ const longestGrace = 365 * 24 * time.Hour
 
 // Grace is how long the pod asks to have between its eviction and its end.
 func Grace(pod *corev1.Pod) time.Duration {
-	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
-	if pod.Spec.TerminationGracePeriodSeconds != nil {
-		seconds = *pod.Spec.TerminationGracePeriodSeconds
-	}
+	seconds := ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
 	return time.Duration(min(seconds, int64(longestGrace/time.Second))) * time.Second
 }
 

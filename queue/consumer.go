@@ -53,9 +53,9 @@ import (
 )
 
 const (
-	// defaultReceivers fetch 40 messages per round trip: a burst of 1,000 arrives
+	// receivers fetch 40 messages per round trip: a burst of 1,000 arrives
 	// within a second or so, and four idle long polls cost next to nothing.
-	defaultReceivers = 4
+	receivers = 4
 
 	// maxInFlight bounds memory: each message is a goroutine, whose stack grows to 8 or 16 KiB. It
 	// keeps every writer of notices busy several times over; more would only wait, and with 2,000
@@ -94,9 +94,6 @@ type Options struct {
 	QueueURL string
 	Accepter interruption.Accepter
 
-	// Receivers is how many receive calls are open at once, for tests; zero means 4.
-	Receivers int
-
 	// DryRun leaves every message in the queue; see the package comment.
 	DryRun bool
 
@@ -127,9 +124,6 @@ type Consumer struct {
 
 // New returns a consumer; Run makes it consume.
 func New(o Options) *Consumer {
-	if o.Receivers <= 0 {
-		o.Receivers = defaultReceivers
-	}
 	c := &Consumer{
 		opts:       o,
 		log:        o.Logger.With().Str("component", "queue").Logger(),
@@ -144,7 +138,7 @@ func New(o Options) *Consumer {
 	c.deleter = newBatcher(c.deleteBatch)
 	c.hider = newBatcher(c.hideBatch)
 	// An operator can add a dead-letter queue without restarting the consumer.
-	c.endless.Read, c.endless.Lifetime = c.readRedrive, readcache.For(5*time.Minute, 30*time.Second)
+	c.endless.Read, c.endless.Lifetime = c.readRedrive, readcache.For(5*time.Minute, 30*time.Second, nil)
 	return c
 }
 
@@ -164,15 +158,15 @@ func (c *Consumer) Run(ctx context.Context) error {
 	})
 	defer cutOff()
 
-	c.log.Info().Str("queue", c.opts.QueueURL).Int("receivers", c.opts.Receivers).Bool("dry_run", c.opts.DryRun).Msg("consuming queue")
+	c.log.Info().Str("queue", c.opts.QueueURL).Int("receivers", receivers).Bool("dry_run", c.opts.DryRun).Msg("consuming queue")
 
-	var background, receivers sync.WaitGroup
+	var background, receiving sync.WaitGroup
 	background.Go(func() { _, _ = c.endless.Get(ctx, "") }) // so what is wrong with it shows now
-	for range c.opts.Receivers {
-		receivers.Go(func() { c.receive(ctx, acts) })
+	for range receivers {
+		receiving.Go(func() { c.receive(ctx, acts) })
 	}
 
-	receivers.Wait() // no message is added to work after this
+	receiving.Wait() // no message is added to work after this
 	c.work.Wait()
 	background.Wait()
 	return nil

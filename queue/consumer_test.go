@@ -53,7 +53,7 @@ func TestOneThatWaitsHoldsUpNobody(t *testing.T) {
 			}
 			return interruption.Accepted, nil
 		}}
-		r := start(t, Options{Client: f, Accepter: a, Receivers: 1})
+		r := start(t, Options{Client: f, Accepter: a})
 		time.Sleep(2500 * time.Millisecond)
 		now := time.Now()
 		f.send("slow", spotBody("i-slow", now), 1)

@@ -110,7 +110,7 @@ func TestPoisonAloneForTenMinutes(t *testing.T) {
 			time.Sleep(hiddenFor)
 		}
 		synctest.Wait()
-		if n := len(f.receives()); n > minutes*2*(len(poison)+2*defaultReceivers) {
+		if n := len(f.receives()); n > minutes*2*(len(poison)+2*receivers) {
 			t.Errorf("%d receives in ten minutes", n)
 		}
 		if n := r.log.count("cannot use message"); n != len(poison) {

@@ -82,7 +82,7 @@ func TestFaultsOfReceive(t *testing.T) {
 					}
 					return &sqs.ReceiveMessageOutput{}, nil
 				}
-				r := start(t, Options{Client: f, Accepter: verdict(interruption.Accepted), Receivers: 1})
+				r := start(t, Options{Client: f, Accepter: verdict(interruption.Accepted)})
 				if r.Healthy() == nil {
 					t.Error("healthy before the first receive")
 				}
@@ -93,8 +93,8 @@ func TestFaultsOfReceive(t *testing.T) {
 				broken.Store(true)
 				before := len(f.receives())
 				time.Sleep(10 * time.Minute)
-				if n := len(f.receives()) - before; n < 30 || n > 60 {
-					t.Errorf("%d attempts in 10 minutes, want 30 to 60", n)
+				if n := (len(f.receives()) - before) / receivers; n < 30 || n > 60 {
+					t.Errorf("%d attempts of each receiver in 10 minutes, want 30 to 60", n)
 				}
 				got := f.receives()[before:]
 				for i := range got[1:] {
@@ -105,7 +105,7 @@ func TestFaultsOfReceive(t *testing.T) {
 				if err := r.Healthy(); err == nil || !strings.Contains(err.Error(), testQueue) {
 					t.Errorf("healthy error %v, want one that names the queue", err)
 				}
-				if n := value(t, r.source.Errors(want)); n < 30 {
+				if n := value(t, r.source.Errors(want)); n < 30*receivers {
 					t.Errorf("%v errors of reason %s", n, want)
 				}
 				if n := r.log.count("cannot receive"); n != 1 {
@@ -129,9 +129,9 @@ func TestServiceThatDoesNotWaitIsNotHammered(t *testing.T) {
 		f := &fakeClient{Receive: func(context.Context, *sqs.ReceiveMessageInput) (*sqs.ReceiveMessageOutput, error) {
 			return &sqs.ReceiveMessageOutput{}, nil
 		}}
-		start(t, Options{Client: f, Accepter: verdict(interruption.Accepted), Receivers: 1})
+		start(t, Options{Client: f, Accepter: verdict(interruption.Accepted)})
 		time.Sleep(time.Minute)
-		if n := len(f.receives()); n > 61 {
+		if n := len(f.receives()); n > 61*receivers {
 			t.Errorf("%d receives in a minute", n)
 		}
 	})
@@ -149,7 +149,7 @@ func TestHostileAnswers(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		r := start(t, Options{Client: f, Accepter: verdict(interruption.Accepted), Receivers: 1})
+		r := start(t, Options{Client: f, Accepter: verdict(interruption.Accepted)})
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		if n := r.outcomes(t)[outcomeMalformed]; n != 1 { // without an id they look like one

@@ -146,7 +146,7 @@ func TestManyEntities(t *testing.T) {
 	if r, ok := errors.AsType[*rejection](err); !ok || r.reason != rejectTooLarge || len(got) != 0 {
 		t.Errorf("%d notices, %v, want too many", len(got), err)
 	}
-	if room := 1 + maxEntities/noticesPerRoom; room > maxInFlight-defaultReceivers*batchSize {
+	if room := 1 + maxEntities/noticesPerRoom; room > maxInFlight-receivers*batchSize {
 		t.Errorf("a message of %d notices takes %d places, and would never have them", maxEntities, room)
 	}
 }

@@ -215,15 +215,15 @@ func (a Accepter) Accept(ctx context.Context, n interruption.Notice) (interrupti
 	case time.Since(n.Received) < registers:
 		return "", fmt.Errorf("find node of instance %s: %w", n.InstanceID, interruption.ErrNotYet)
 	}
-	return a.complete(ctx, n, interruption.Unknown, n.Hook.Since.Add(longestHook))
+	return a.complete(ctx, call{rec: interruption.NewRecord(n), hook: *n.Hook}, interruption.Unknown, n.Hook.Since.Add(longestHook))
 }
 
 // launched lets an instance go into service when its Node is Ready. If it never is, the hook
 // times out and the group does as the hook says.
 func (a Accepter) launched(ctx context.Context, n interruption.Notice, node *corev1.Node) (interruption.Verdict, error) {
-	otherwise, name := interruption.Unknown, ""
+	c, otherwise := call{rec: interruption.NewRecord(n), hook: *n.Hook}, interruption.Unknown
 	if node != nil {
-		otherwise, name = interruption.Ignored, node.Name
+		c.node, otherwise = node.Name, interruption.Ignored
 	}
 	timeout := longestHook
 	if limits, err := a.Hooks.Limits(ctx, *n.Hook); err == nil && limits.Timeout > 0 {
@@ -232,9 +232,9 @@ func (a Accepter) launched(ctx context.Context, n interruption.Notice, node *cor
 	until := n.Hook.Since.Add(timeout)
 	switch {
 	case node != nil && nodes.Ready(node):
-		return a.complete(ctx, n, otherwise, until)
+		return a.complete(ctx, c, otherwise, until)
 	case time.Now().After(until):
-		call{node: name, rec: interruption.NewRecord(n), hook: *n.Hook}.about(a.Logger.Warn()).Msg("launched node is not ready, lifecycle hook left to its timeout")
+		c.about(a.Logger.Warn()).Msg("launched node is not ready, lifecycle hook left to its timeout")
 		return otherwise, nil
 	}
 	return "", fmt.Errorf("wait for node of instance %s to be ready: %w", n.InstanceID, interruption.ErrNotYet)
@@ -243,18 +243,14 @@ func (a Accepter) launched(ctx context.Context, n interruption.Notice, node *cor
 // complete completes the hook of a notice that needs no record. If it cannot, the verdict is
 // otherwise: at once if that is not allowed, which is how the role says that a group belongs to
 // another cluster, else after until.
-func (a Accepter) complete(ctx context.Context, n interruption.Notice, otherwise interruption.Verdict, until time.Time) (interruption.Verdict, error) {
-	name := ""
-	if node, ok := a.Nodes.Find(n); ok {
-		name = node.Name
-	}
-	err := a.Hooks.Complete(ctx, name, n.InstanceID, *n.Hook)
+func (a Accepter) complete(ctx context.Context, c call, otherwise interruption.Verdict, until time.Time) (interruption.Verdict, error) {
+	err := a.Hooks.Complete(ctx, c.node, c.rec.Instance, c.hook)
 	switch {
 	case err == nil, errors.Is(err, ErrGone):
-		call{node: name, rec: interruption.NewRecord(n), hook: *n.Hook}.completed(a.Logger, err)
+		c.completed(a.Logger, err)
 		return interruption.Completed, nil
 	case errors.Is(err, ErrDenied), time.Now().After(until):
 		return otherwise, nil
 	}
-	return "", fmt.Errorf("complete lifecycle hook %s of instance %s: %w", n.Hook.Name, n.InstanceID, err)
+	return "", fmt.Errorf("complete lifecycle hook %s of instance %s: %w", c.hook.Name, c.rec.Instance, err)
 }

@@ -81,7 +81,7 @@ func New(opts Options) *Client {
 		log:   opts.Logger.With().Str("component", "lifecycle").Logger(),
 		slots: semaphore.NewWeighted(callsAtOnce),
 	}
-	c.groups.Read, c.groups.Lifetime = c.readHooks, lifetime
+	c.groups.Read, c.groups.Lifetime = c.readHooks, readcache.For(knownFor, deniedFor, ErrDenied)
 	return c
 }
 
@@ -174,17 +174,6 @@ const (
 	// deniedFor is how long we wait before reading hooks again that we are not allowed to read.
 	deniedFor = time.Minute
 )
-
-// lifetime is how long the answer counts that came with this error.
-func lifetime(err error) time.Duration {
-	switch {
-	case err == nil:
-		return knownFor
-	case errors.Is(err, ErrDenied):
-		return deniedFor
-	}
-	return 0
-}
 
 // Limits returns how long the group waits at the hook. One call serves all the hooks of a
 // group, and all who ask. The error wraps ErrGone if the group has no such hook.

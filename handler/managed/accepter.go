@@ -220,7 +220,7 @@ func newLookups(o Options) *lookups {
 	l := &lookups{ec2: o.EC2, tag: o.Tag}
 	l.calls = awsfault.NewCalls(o.Registerer, "spot_handler_tag_lookups_total", "Calls to EC2 for the tags of instances, by what came of them.")
 	l.batches.Size, l.batches.Linger, l.batches.Call = batchSize, linger, l.call
-	l.answers.Lifetime = lifetime
+	l.answers.Lifetime = readcache.For(hasFor, lacksFor, errLacks)
 	l.answers.Read = func(ctx context.Context, id string) (struct{}, error) {
 		if err := l.refused.Standing("", refusedFor); err != nil {
 			return struct{}{}, err
@@ -228,17 +228,6 @@ func newLookups(o Options) *lookups {
 		return struct{}{}, l.batches.Do(ctx, id)
 	}
 	return l
-}
-
-// lifetime is how long the answer counts that came with this error.
-func lifetime(err error) time.Duration {
-	switch {
-	case err == nil:
-		return hasFor
-	case errors.Is(err, errLacks):
-		return lacksFor
-	}
-	return 0
 }
 
 // has reports whether the instance carries the tag, as EC2 says or said lately.

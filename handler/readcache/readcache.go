@@ -4,6 +4,7 @@ package readcache
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"sync"
 	"time"
@@ -35,13 +36,17 @@ type Cache[V any] struct {
 	kept map[string]Answer[V]
 }
 
-// For is the Lifetime of answers that are fresh for one time, and of errors that are for another.
-func For(good, failed time.Duration) func(error) time.Duration {
+// For is the Lifetime of answers that are fresh for one time, and of errors that are for another: of
+// those that wrap one, or of all if that is nil.
+func For(good, failed time.Duration, one error) func(error) time.Duration {
 	return func(err error) time.Duration {
-		if err != nil {
+		switch {
+		case err == nil:
+			return good
+		case one == nil, errors.Is(err, one):
 			return failed
 		}
-		return good
+		return 0
 	}
 }
 

@@ -121,7 +121,7 @@ func New(o Options) *Notifier {
 		notes: fair.NewLane(notes, waitingPosts), lists: fair.NewLane(lists, waitingPosts),
 		byNode: map[string]map[types.UID]*notified{}, gangs: map[string]map[drain.Gang]going{}, toPeers: map[drain.Gang][]going{},
 	}
-	t.services.Read, t.services.Lifetime = t.readServices, readcache.For(10*time.Minute, 5*time.Second)
+	t.services.Read, t.services.Lifetime = t.readServices, readcache.For(10*time.Minute, 5*time.Second, nil)
 	return t
 }
 
