@@ -8,12 +8,12 @@ import (
 
 // What is assumed of a fleet.
 const (
-	boot     = 50 * time.Second  // a node, from its request until pods start on it
-	serves   = 110 * time.Second // a pod, from its node's notice on: the two minutes less the margin
-	calm     = 30 * time.Minute  // without a loss, before pods are given back, as is the default
-	giveBack = time.Minute       // between two pods that are given back
-	tick     = 30 * time.Second  // of a replay
-	runs     = 4                 // of each replay; they differ in which nodes are lost
+	boot     = 50 * time.Second // a node, from its request until pods start on it
+	serves   = 80 * time.Second // a pod, from its node's notice on: two minutes less margin and grace period
+	calm     = 30 * time.Minute // without a loss, before pods are given back, as is the default
+	giveBack = time.Minute      // between two pods that are given back
+	tick     = 30 * time.Second // of the evaluation
+	runs     = 4                // of each replay; they differ in which nodes are lost
 )
 
 // kind is what is done ahead of losses. To watch is to show the odds and do nothing, which costs what
@@ -49,22 +49,27 @@ type cost struct {
 // The same nodes are lost under each policy: each pod has a slot, and a share of the slots, which
 // differ in each run, is lost when the trace loses that share of its nodes. A slot whose pod is on a
 // fallback node at that time loses nothing. On a notice, a fallback node is requested and the
-// replacement pod starts there; the old pod serves until its deadline. After a time without losses,
-// pods are given back one by one, as far as the trace has spot nodes. Fallback nodes never lack.
+// replacement pod starts there; the old pod serves until its eviction deadline. After a time without
+// losses, pods are given back one by one, as far as the trace has spot nodes: Karpenter evicts each
+// when its spot node has booted, and only then another starts. Fallback nodes never lack.
 func replay(t *trace, prior Prior, ready time.Duration, p policy) (sum cost) {
 	for run := range uint64(runs) {
 		f := newFleet(t, prior, ready, p, run)
 		f.cost = sum
-		for f.now = epoch; f.now.Before(t.end); f.now = f.now.Add(tick) {
-			f.notices()
-			f.arrive()
-			f.prepare()
-			f.giveBack()
-			f.pay()
-		}
+		f.run()
 		sum = f.cost
 	}
 	return sum
+}
+
+func (f *fleet) run() {
+	for f.now = epoch; f.now.Before(f.trace.end); f.now = f.now.Add(f.tick) {
+		f.notices()
+		f.arrive()
+		f.prepare()
+		f.giveBack()
+		f.pay()
+	}
 }
 
 // slot is a pod's place in the fleet. While its pod moves, it has two nodes.
@@ -72,7 +77,8 @@ type slot struct {
 	spot     bool        // it has a spot node that is not noticed
 	fallback bool        // it has a fallback node
 	ready    time.Time   // when the pod that moves is ready; zero if none does
-	back     bool        // it moves to the spot node
+	back     bool        // it moves to the spot node, which boots until ready
+	returned time.Time   // when the pod that was given back last is ready on its spot node
 	ahead    bool        // its fallback node was launched, or is held, ahead of a loss
 	extra    float64     // minutes of that node
 	losses   []time.Time // of its spot nodes, to come
@@ -98,6 +104,8 @@ type standby struct {
 type fleet struct {
 	trace    *trace
 	policy   policy
+	calm     time.Duration
+	tick     time.Duration
 	ready    time.Duration
 	need     time.Duration // how long before its notice a pod has to move to be ready in time
 	rate     *Rate         // by the fleet's own losses
@@ -113,7 +121,10 @@ type fleet struct {
 }
 
 func newFleet(t *trace, prior Prior, ready time.Duration, p policy, run uint64) *fleet {
-	f := &fleet{trace: t, policy: p, ready: ready, need: max(0, boot+ready-serves), rate: New(prior, epoch), slots: make([]slot, t.target)}
+	f := &fleet{
+		trace: t, policy: p, calm: calm, tick: tick, ready: ready, need: max(0, boot+ready-serves),
+		rate: New(prior, epoch), slots: make([]slot, t.target),
+	}
 	random := rand.New(rand.NewPCG(run, 1))
 	for _, s := range t.steps {
 		if s.lost == 0 {
@@ -182,7 +193,11 @@ func (f *fleet) lose(s *slot) {
 			f.standby = f.standby[1:]
 		}
 	}
-	f.cost.unavailable += max(0, ready.Sub(f.now.Add(serves)).Seconds())
+	until := f.now.Add(serves)
+	if s.returned.After(until) { // it does not serve
+		until = s.returned
+	}
+	f.cost.unavailable += max(0, ready.Sub(until).Seconds())
 	s.ready, s.ahead, s.extra = time.Time{}, false, 0
 }
 
@@ -195,7 +210,8 @@ func (f *fleet) arrive() {
 		}
 		s.ready = time.Time{}
 		if s.back {
-			s.fallback, s.back = false, false
+			s.fallback, s.back, s.returned = false, false, f.now.Add(f.ready)
+			f.cost.unavailable += f.ready.Seconds()
 		} else {
 			s.spot = false // the node is given up, as on a recommendation
 		}
@@ -209,7 +225,7 @@ func (f *fleet) prepare() {
 	case f.need == 0: // by their own history, these pods are ready in time
 	case f.policy.kind == oracle:
 		for i := range f.slots {
-			if s := &f.slots[i]; s.spot && !s.fallback && s.next(f.now) <= f.need+tick {
+			if s := &f.slots[i]; s.spot && !s.fallback && s.next(f.now) <= f.need+f.tick {
 				f.surge(s)
 			}
 		}
@@ -266,13 +282,13 @@ func (f *fleet) standing() (n int) {
 
 // giveBack has the next pod return to a spot node. Act holds pods for longer, within its caps.
 func (f *fleet) giveBack() {
-	standing, isCalm := f.standing(), f.now.Sub(f.lost) >= calm
+	standing, isCalm := f.standing(), f.now.Sub(f.lost) >= f.calm
 	for i := range f.slots {
 		s := &f.slots[i]
 		switch {
 		case s.spot || !s.ready.IsZero() || standing >= f.granted || f.now.Sub(f.gaveBack) < giveBack:
 		case !s.ahead && !isCalm, s.ahead && f.risky():
-		case f.policy.kind == oracle && s.next(f.now) <= boot+f.ready+f.need+2*tick:
+		case f.policy.kind == oracle && s.next(f.now) <= boot+f.ready+f.need+2*f.tick:
 		case f.risky() && f.room():
 			s.ahead = true
 		case f.now.Equal(epoch): // the fleet begins on what is granted
@@ -284,7 +300,7 @@ func (f *fleet) giveBack() {
 			}
 			f.cost.moves++
 			s.ahead, s.extra = false, 0
-			s.spot, s.back, s.ready = true, true, f.now.Add(boot+f.ready)
+			s.spot, s.back, s.ready = true, true, f.now.Add(boot)
 			f.gaveBack = f.now
 		}
 	}
@@ -292,7 +308,7 @@ func (f *fleet) giveBack() {
 
 // pay counts what stands during a tick. The cap on node-hours fills up evenly over the day.
 func (f *fleet) pay() {
-	minutes, fleet := tick.Minutes(), float64(len(f.slots))
+	minutes, fleet := f.tick.Minutes(), float64(len(f.slots))
 	day := f.policy.hours * fleet * (24 * time.Hour).Minutes()
 	f.budget = min(day, f.budget+f.policy.hours*fleet*minutes)
 	for i := range f.slots {
@@ -315,5 +331,5 @@ func (f *fleet) pay() {
 		f.cost.fallback += minutes
 		f.budget -= minutes
 	}
-	f.cost.podDays += fleet * tick.Hours() / 24
+	f.cost.podDays += fleet * f.tick.Hours() / 24
 }

@@ -17,7 +17,7 @@ const (
 // only if they have moved before.
 const (
 	fast   = 10 * time.Second
-	medium = 90 * time.Second
+	medium = time.Minute
 	slow   = 10 * time.Minute
 )
 
@@ -90,17 +90,17 @@ func choose(traces []*trace, prior Prior, ready time.Duration) (best policy, mos
 // fitted is what was found on other traces than those that it is judged on.
 type fitted struct {
 	prior  Prior
-	medium policy // for services that are ready after 90 s
+	medium policy // for services that are ready after a minute
 	slow   policy // after 10 min
 }
 
 // found is what find returns, by the trace that was left out. The benchmark takes a minute to find it.
 var found = map[string]fitted{
-	"g4dn us-east-1c":   {Prior{0.4, 1, 8, 40, 20 * time.Minute}, policy{act, 0.1, 0.25, 1}, policy{act, 0.3, 1, 1}},
-	"g4dn us-east-1d":   {Prior{0.1, 2, 4, 40, 20 * time.Minute}, policy{act, 0.05, 0.25, 0.1}, policy{act, 0.2, 0.25, 0.1}},
-	"p2, several zones": {Prior{0.4, 2, 16, 40, 20 * time.Minute}, policy{act, 0.2, 0.5, 1}, policy{act, 0.2, 0.5, 0.1}},
-	"p3":                {Prior{0.2, 2, 8, 40, 20 * time.Minute}, policy{act, 0.05, 0.5, 0.1}, policy{act, 0.2, 0.5, 1}},
-	"none":              {Prior{0.2, 2, 8, 40, 20 * time.Minute}, policy{act, 0.15, 0.5, 1}, policy{act, 0.2, 0.5, 0.1}},
+	"g4dn us-east-1c":   {Prior{0.4, 1, 8, 40, 20 * time.Minute}, policy{act, 0.1, 0.25, 1}, policy{act, 0.1, 0.25, 1}},
+	"g4dn us-east-1d":   {Prior{0.1, 2, 4, 40, 20 * time.Minute}, policy{act, 0.1, 0.25, 1}, policy{act, 0.4, 0.25, 0.1}},
+	"p2, several zones": {Prior{0.4, 2, 16, 40, 20 * time.Minute}, policy{act, 0.2, 0.5, 1}, policy{act, 0.2, 0.25, 1}},
+	"p3":                {Prior{0.2, 2, 8, 40, 20 * time.Minute}, policy{act, 0.15, 0.5, 1}, policy{act, 0.3, 0.25, 1}},
+	"none":              {Prior{0.2, 2, 8, 40, 20 * time.Minute}, policy{act, 0.15, 0.5, 1}, policy{act, 0.4, 0.25, 0.1}},
 }
 
 // foundWithout returns what was found on the other recorded traces.
