@@ -78,8 +78,8 @@ const requestsAtOnce = 32
 // Drainer drains nodes. Its methods are safe for concurrent use and none waits for
 // a pod.
 type Drainer struct {
-	opts    Options
-	metrics *metrics
+	opts      Options
+	evictions *prometheus.CounterVec
 
 	queue *queue
 	pace  *pace
@@ -115,7 +115,7 @@ func New(opts Options) *Drainer {
 	d.starts = &waveStarts{work: d.waves}
 	d.budgets = newBudgetWatch(opts, d.budgetAllows, d.starts.stale)
 	d.deployments = newSurgeWatch(opts, lookups, d.deploymentAllows)
-	d.metrics = newMetrics(opts.Registerer, d)
+	d.evictions = d.expose(opts.Registerer)
 	return d
 }
 

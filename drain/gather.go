@@ -51,7 +51,7 @@ func (sit *Situation) gather(now time.Time, from sources) {
 			sit.AllReady[name] = from.allReady(name)
 		}
 		find(sit.Surroundings, pod.Namespace, namespace, from.around)
-		for _, name := range claimsOf(pod) {
+		for _, name := range ClaimsOf(pod) {
 			if c, ok := from.claim(name); ok {
 				sit.Shared[name] = c.shared
 			}

@@ -14,10 +14,6 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-type metrics struct {
-	evictions *prometheus.CounterVec
-}
-
 // The values of evictions_total's label code.
 const (
 	codeError = "error" // no reply
@@ -26,14 +22,13 @@ const (
 
 var evictionCodes = []string{"201", "403", "404", "409", "429", "500"}
 
-func newMetrics(reg prometheus.Registerer, d *Drainer) *metrics {
+// expose exposes what is known of the drains, and returns the counter of evictions.
+func (d *Drainer) expose(reg prometheus.Registerer) *prometheus.CounterVec {
 	f := promauto.With(reg)
-	m := &metrics{
-		evictions: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "spot_handler_evictions_total",
-			Help: "Eviction requests, by the API server's reply: an HTTP status, other, or error if there was none.",
-		}, []string{"code"}),
-	}
+	evictions := f.NewCounterVec(prometheus.CounterOpts{
+		Name: "spot_handler_evictions_total",
+		Help: "Eviction requests, by the API server's reply: an HTTP status, other, or error if there was none.",
+	}, []string{"code"})
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "spot_handler_blocked_pods",
 		Help: "Pods whose eviction is due and refused, by a disruption budget, a terminating namespace or admission.",
@@ -52,9 +47,9 @@ func newMetrics(reg prometheus.Registerer, d *Drainer) *metrics {
 		}
 	}))
 	for _, code := range append(evictionCodes, codeError, codeOther) {
-		m.evictions.WithLabelValues(code)
+		evictions.WithLabelValues(code)
 	}
-	return m
+	return evictions
 }
 
 // maxBudgets is how many disruption budgets have a series of their own at the same moment.

@@ -160,7 +160,7 @@ func (p *planner) noSurge(pod *corev1.Pod, of types.NamespacedName, its preferen
 	case workload.Refuses != "":
 		return fmt.Sprintf("Deployment %s %s", of.Name, workload.Refuses)
 	}
-	for _, claim := range claimsOf(pod) {
+	for _, claim := range ClaimsOf(pod) {
 		if shared, known := p.Shared[claim]; known && !shared {
 			return "its volume " + claim.Name + " cannot be shared"
 		}
@@ -219,7 +219,7 @@ func (p *planner) known(pod *corev1.Pod) bool {
 	if _, ok := p.Surroundings[pod.Namespace]; !ok {
 		return false
 	}
-	return !slices.ContainsFunc(claimsOf(pod), func(claim types.NamespacedName) bool {
+	return !slices.ContainsFunc(ClaimsOf(pod), func(claim types.NamespacedName) bool {
 		_, ok := p.Shared[claim]
 		return !ok
 	})

@@ -157,9 +157,9 @@ func WorkloadOf(pod *corev1.Pod) (kind, name string) {
 	return "", ""
 }
 
-// claimsOf names a pod's PersistentVolumeClaims, which other pods could use too. A generic
+// ClaimsOf names a pod's PersistentVolumeClaims, which other pods could use too. A generic
 // ephemeral volume is the pod's own: its replacement pod gets another.
-func claimsOf(pod *corev1.Pod) []types.NamespacedName {
+func ClaimsOf(pod *corev1.Pod) []types.NamespacedName {
 	var names []types.NamespacedName
 	for _, v := range pod.Spec.Volumes {
 		if v.PersistentVolumeClaim != nil {

@@ -49,7 +49,7 @@ func (d *Drainer) request(ctx context.Context, decision Decision) (did Action, e
 func (d *Drainer) evict(ctx context.Context, decision Decision) error {
 	err := PostEviction(ctx, d.opts.Pods, decision)
 	answer := classify(err)
-	d.metrics.evictions.WithLabelValues(answer.code()).Inc()
+	d.evictions.WithLabelValues(answer.code()).Inc()
 	if pod := decision.Pod; answer.outcome == refused && granted(pod, d.budgets.of(pod), time.Now()) {
 		return d.carryOutGranted(ctx, decision, err)
 	}

@@ -169,7 +169,7 @@ func (s *session) decision(t *task) (decision Decision, ok bool) {
 		}
 		decision = newPlanner(now, sit).decide(current)
 		t.asked, t.latest = now, decision.due()
-		ok = decision.Action.requests() || decision.waits
+		ok = decision.Action.Requests() || decision.waits
 	}
 	if !ok {
 		s.mu.Lock()

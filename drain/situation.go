@@ -138,8 +138,8 @@ const (
 	Return   Action = "return" // now: give it back to its ReplicaSet
 )
 
-// requests reports whether the action is something to ask of the API server now.
-func (a Action) requests() bool { return a != Skip && a != Wait && a != Later }
+// Requests reports whether the action is something to ask of the API server now.
+func (a Action) Requests() bool { return a != Skip && a != Wait && a != Later }
 
 // Decision is the plan for one pod, with the reason for it.
 type Decision struct {

@@ -112,7 +112,7 @@ func TestWhoIsNotSurged(t *testing.T) {
 		"paused":         {pod: webPod("p"), workload: Workload{Refuses: "is paused"}, reason: "Deployment web is paused"},
 		"not Ready":      {pod: webPod("p", func(p *corev1.Pod) { p.Status.Conditions = nil }), reason: "it is not Ready, so there is nothing to keep up"},
 		"do-not-disrupt": {pod: webPod("p", annotated(DoNotDisrupt, "true")), reason: DoNotDisrupt},
-		"volume of its own": {pod: webPod("p", claim), change: func(s *Situation) { s.Shared[claimsOf(s.Pods[0])[0]] = false },
+		"volume of its own": {pod: webPod("p", claim), change: func(s *Situation) { s.Shared[ClaimsOf(s.Pods[0])[0]] = false },
 			reason: "its volume data cannot be shared"},
 		"disk": {pod: webPod("p", volume(corev1.VolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{}})),
 			reason: "its volume cannot be shared"},
@@ -151,7 +151,7 @@ func TestWhoIsNotSurged(t *testing.T) {
 		if d := Plan(now, s)[0]; d.Action != Later {
 			t.Errorf("%s before the claim is known, want hold", d.Action)
 		}
-		s.Shared[claimsOf(s.Pods[0])[0]] = true
+		s.Shared[ClaimsOf(s.Pods[0])[0]] = true
 		if d := Plan(now, s)[0]; d.Action != SurgeNow {
 			t.Errorf("%s (%s), want surge", d.Action, d.NoSurge)
 		}

@@ -222,7 +222,7 @@ func (s *session) volumes(view View) (volumes []string, known bool) {
 		if decision.Moves() || Finished(decision.Pod) {
 			continue // the kubelet calls an evicted pod finished before it is gone
 		}
-		for _, name := range claimsOf(decision.Pod) {
+		for _, name := range ClaimsOf(decision.Pod) {
 			if c, ok := d.claims.get(s.ctx, name, s.node); ok {
 				volumes = slices.DeleteFunc(volumes, func(v string) bool { return v == c.volume })
 			}

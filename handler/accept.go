@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -180,7 +179,7 @@ func conditionPatch(node *corev1.Node, now time.Time) (data []byte, changed bool
 	if err != nil {
 		return nil, false
 	}
-	shown := shownOn(node)
+	shown := nodes.Condition(node, interruption.ConditionType)
 	var entry map[string]any
 	switch stands := has && rec.Phase != interruption.Waiting; {
 	case stands && shown != nil && shown.Status == corev1.ConditionTrue && shown.Reason == notify.NoticeReason(rec.Kind) && shown.Message == conditionText(rec),
@@ -211,13 +210,4 @@ func conditionText(r interruption.Record) string {
 		return fmt.Sprintf("%s, deadline %s", r.Kind, d.UTC().Format(time.RFC3339))
 	}
 	return fmt.Sprintf("%s, no deadline", r.Kind)
-}
-
-// shownOn is the condition as it stands on the Node; nil if there is none.
-func shownOn(node *corev1.Node) *corev1.NodeCondition {
-	i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == interruption.ConditionType })
-	if i < 0 {
-		return nil
-	}
-	return &node.Status.Conditions[i]
 }

@@ -91,7 +91,7 @@ func New(o Options) *Accepter {
 		}, []string{"outcome"}),
 	}
 	for _, outcome := range []string{recorded, expired, dropped} {
-		a.notices(outcome)
+		a.total.WithLabelValues(outcome)
 	}
 	return a
 }
@@ -109,7 +109,7 @@ func (a *Accepter) Accept(ctx context.Context, n interruption.Notice) (interrupt
 	}
 	w := a.keep(ctx, n)
 	if w == nil {
-		a.notices(dropped).Inc()
+		a.total.WithLabelValues(dropped).Inc()
 		a.opts.Logger.Debug().Str("instance_id", n.InstanceID).Str("kind", string(n.Kind)).
 			Msg("too many notices wait for nodes, notice taken for another cluster's")
 		return verdict, nil
@@ -191,13 +191,9 @@ func (a *Accepter) drop(outcome string, which func(*waiting) bool) {
 		if which(w) {
 			delete(a.kept, key)
 			close(w.over)
-			a.notices(outcome).Inc()
+			a.total.WithLabelValues(outcome).Inc()
 		}
 	}
-}
-
-func (a *Accepter) notices(outcome string) prometheus.Counter {
-	return a.total.WithLabelValues(outcome)
 }
 
 // until is when a notice is not worth keeping any more; zero if it never is. A scheduled event

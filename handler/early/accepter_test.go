@@ -110,7 +110,7 @@ func (s *setup) counts(want map[string]float64) {
 	got := map[string]float64{}
 	for _, outcome := range []string{recorded, expired, dropped} {
 		var m dto.Metric
-		if err := s.notices(outcome).Write(&m); err != nil {
+		if err := s.total.WithLabelValues(outcome).Write(&m); err != nil {
 			s.t.Fatal(err)
 		}
 		if n := m.GetCounter().GetValue(); n > 0 {

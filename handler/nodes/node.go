@@ -152,12 +152,19 @@ func IsInstanceID(text string) bool { return instanceID.MatchString(text) }
 
 // ReadySince is when the Node became Ready, if it is; also zero if that time is not known.
 func ReadySince(node *corev1.Node) (since time.Time, ready bool) {
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
-			return c.LastTransitionTime.Time, true
-		}
+	if c := Condition(node, corev1.NodeReady); c != nil && c.Status == corev1.ConditionTrue {
+		return c.LastTransitionTime.Time, true
 	}
 	return time.Time{}, false
+}
+
+// Condition is the Node's condition of that kind, or nil.
+func Condition(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
+	i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kind })
+	if i < 0 {
+		return nil
+	}
+	return &node.Status.Conditions[i]
 }
 
 // holder is which of several Nodes of one instance is that instance; nil if there is none. A
@@ -206,7 +213,7 @@ func hasRecord(node *corev1.Node) bool {
 
 // concerned reports whether the Node has a record, or still shows the condition of one.
 func concerned(node *corev1.Node) bool {
-	return hasRecord(node) || slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == interruption.ConditionType })
+	return hasRecord(node) || Condition(node, interruption.ConditionType) != nil
 }
 
 // lean drops what nobody here reads. It keeps only our own annotations, the condition Ready and ours.

@@ -103,30 +103,25 @@ func EachOf[T any, P interface {
 	GetNamespace() string
 }](ctx context.Context, l Lister, of schema.GroupVersionResource, selector string, slim func(P) P, use func(P)) error {
 	share := newShares()
-	keep := func(object P) {
+	keep := func(decode func(P) error) error {
+		object := P(new(T))
+		if err := decode(object); err != nil {
+			return err
+		}
 		if object = slim(object); object != nil && share.take(object.GetNamespace(), object.Size()) {
 			use(object)
 		}
+		return nil
 	}
 	err := l.pages(ctx, of, selector, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON, func(body io.Reader) (string, error) {
 		answer := bufio.NewReader(body)
 		if magic, err := answer.Peek(len(protobufMagic)); err == nil && string(magic) == protobufMagic {
 			return protobufItems(answer, func(raw []byte) error {
-				object := P(new(T))
-				err := object.Unmarshal(raw)
-				if err == nil {
-					keep(object)
-				}
-				return err
+				return keep(func(object P) error { return object.Unmarshal(raw) })
 			})
 		}
 		return jsonItems(answer, func(dec *json.Decoder) error { // from somebody between us and the API server
-			object := P(new(T))
-			err := dec.Decode(object)
-			if err == nil {
-				keep(object)
-			}
-			return err
+			return keep(func(object P) error { return dec.Decode(object) })
 		})
 	})
 	return errors.Join(err, share.leftOut(of.Resource))

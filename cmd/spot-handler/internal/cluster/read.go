@@ -72,11 +72,8 @@ func (c Cluster) Of(namespace string) Cluster {
 
 // ZoneOf is the zone that the pod's volumes are bound to, or empty.
 func (c Cluster) ZoneOf(pod *corev1.Pod) string {
-	for _, v := range pod.Spec.Volumes {
-		if v.PersistentVolumeClaim == nil {
-			continue
-		}
-		if zone := c.Zones[types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}]; zone != "" {
+	for _, claim := range drain.ClaimsOf(pod) {
+		if zone := c.Zones[claim]; zone != "" {
 			return zone
 		}
 	}

@@ -68,11 +68,7 @@ func (w *world) planNode(l *lostNode) (due []step) {
 		soon(d.At)
 		soon(d.Latest)
 		soon(d.Until)
-		if d.Stays {
-			continue
-		}
-		switch d.Action {
-		case drain.SurgeNow, drain.Evict, drain.Force, drain.End, drain.Return:
+		if d.Action.Requests() && !d.Stays {
 			due = append(due, step{d, l})
 		}
 	}
