@@ -1,6 +1,7 @@
 package stories
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -189,10 +190,21 @@ func TestMassInterruptionWithAndWithoutMemory(t *testing.T) {
 	}
 	server, queue := s.sqs()
 	d := s.runQueue(server, queue)
+	s.eventually("odds of pool empty", func() bool { return strings.Contains(d.Metrics(s.ctx), `spot_handler_loss_odds{pool="empty",`) })
+	odds := func(pool, within string) float64 {
+		return s.metric(d, fmt.Sprintf("spot_handler_loss_odds{pool=%q,within=%q}", pool, within))
+	}
+	before := odds("empty", "30m")
 	if n := s.loseZone(queue, "empty", zones[0], 0); n != count {
 		t.Errorf("%d nodes taken, want %d", n, count)
 	}
 	s.waitRemembered(`"zone":"` + zones[0] + `"`)
+	soon, later, quiet := odds("empty", "5m"), odds("empty", "30m"), odds("with", "30m")
+	t.Logf("odds of pool empty: %.3f within 5m and %.3f within 30m, which was %.3f before, and is %.3f of pool with", soon, later, before, quiet)
+	if later <= soon || later <= before || later <= quiet {
+		t.Errorf("odds within 30m %.3f, want more than within 5m, %.3f, before the losses, %.3f, and of a pool without any, %.3f", later, soon, before, quiet)
+	}
+	s.metric(d, `spot_handler_loss_odds_squared_error_count{within="5m"}`) // there is none yet: the first nodes are scored after 5 minutes
 	for _, pool := range []string{"with", "without"} {
 		if pool == "without" {
 			s.must(s.cluster.Client.CoreV1().ConfigMaps(namespace).Delete(s.ctx, offerings.ConfigMap, metav1.DeleteOptions{}))
