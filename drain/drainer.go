@@ -22,6 +22,8 @@ package drain
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -165,20 +167,13 @@ func waitsToBeSurged(want bool) func(*task) bool {
 func (d *Drainer) waves() Waves {
 	var budgets []*policyv1.PodDisruptionBudget
 	for _, w := range d.budgets.all() {
-		for _, budget := range w.All() {
-			if waveSize(budget) > 0 {
-				budgets = append(budgets, budget)
-			}
-		}
+		budgets = append(budgets, slices.DeleteFunc(w.All(), func(b *policyv1.PodDisruptionBudget) bool { return waveSize(b) <= 0 })...)
 	}
 	if len(budgets) == 0 {
 		return Waves{}
 	}
 	d.mu.Lock()
-	sessions := make([]*session, 0, len(d.sessions))
-	for _, s := range d.sessions {
-		sessions = append(sessions, s)
-	}
+	sessions := slices.Collect(maps.Values(d.sessions))
 	d.mu.Unlock()
 	var nodes []Situation
 	for _, s := range sessions {

@@ -72,7 +72,7 @@ func find[K comparable, T any](known map[K]T, key K, name types.NamespacedName, 
 // situation gathers what a plan is made from, and starts looking up what is missing.
 func (s *session) situation(in Interruption) Situation {
 	d := s.drainer
-	sit := Situation{Policy: d.opts.Policy, Pods: s.pods()}
+	sit := Situation{Policy: d.opts.Policy, Pods: s.watch.All()}
 	s.renew(&sit, in)
 	sit.gather(time.Now(), sources{
 		asks: cachedFor(s, d.preferences), around: cachedFor(s, d.around), claim: cachedFor(s, d.claims), allReady: d.allReady,

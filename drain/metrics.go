@@ -149,7 +149,7 @@ func (s *session) overlong(margin time.Duration) int {
 	}
 	window := max(interruption.SpotNotice, s.in.Deadline.Sub(s.known))
 	p, n := planner{Situation: Situation{Interruption: s.in}}, 0
-	for _, pod := range s.pods() {
+	for _, pod := range s.watch.All() {
 		if p.notOurs(pod) == "" && Grace(pod)+margin > window {
 			n++
 		}

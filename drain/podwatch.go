@@ -128,7 +128,7 @@ const quietFor = 500 * time.Millisecond
 // pod only goes on leaving, or not at all if no plan reads what has changed.
 func (s *session) changed(was, is *corev1.Pod) {
 	switch {
-	case !s.synced(): // the first list
+	case !s.watch.HasSynced(): // the first list
 	case is == nil:
 		s.departed()
 	case was == nil || was.UID != is.UID:
@@ -156,7 +156,7 @@ func (s *session) departed() {
 	s.mu.Lock()
 	in := s.in
 	s.mu.Unlock()
-	if p := (planner{Situation: Situation{Interruption: in, Policy: s.drainer.opts.Policy, Pods: s.pods()}}); p.others() {
+	if p := (planner{Situation: Situation{Interruption: in, Policy: s.drainer.opts.Policy, Pods: s.watch.All()}}); p.others() {
 		s.notifySoon()
 		return
 	}

@@ -101,7 +101,7 @@ func surgeNoteOf(pod *corev1.Pod) surgeNote {
 // labelsOnceSurged are the labels of a pod once it is surged.
 func labelsOnceSurged(pod labels.Set) labels.Set {
 	changed := maps.Clone(pod)
-	changed[hashLabel] = surgedHash(pod[hashLabel])
+	changed[hashLabel] = "surged-" + pod[hashLabel] // no ReplicaSet has it
 	changed[SurgedLabel] = pod[hashLabel]
 	return changed
 }

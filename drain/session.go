@@ -88,10 +88,6 @@ func (s *session) decideGangs(now time.Time, own map[Gang]Departure) {
 	}
 }
 
-func (s *session) synced() bool { return s.watch.HasSynced() }
-
-func (s *session) pods() []*corev1.Pod { return s.watch.All() }
-
 // enter begins a task's step, unless the drain has ended or was cancelled.
 func (s *session) enter() bool {
 	s.mu.Lock()
@@ -140,7 +136,7 @@ func (s *session) concerns(in Interruption) {
 func (s *session) interruption() (Interruption, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.in, s.in != Interruption{} && s.synced()
+	return s.in, s.in != Interruption{} && s.watch.HasSynced()
 }
 
 // gatheredFor is how old a situation can be that a single decision is made from. To gather it looks at

@@ -48,7 +48,7 @@ func TestSlowNodes(t *testing.T) {
 		}
 		other := s.d.session(s.Context(), "other")
 		s.pass(2*patience + time.Second)
-		if !other.synced() {
+		if !other.watch.HasSynced() {
 			s.Error("it still waits for those that are slow")
 		}
 	})

@@ -54,7 +54,7 @@ func (t *tracked) sendLocked(by exit) { t.sent, t.refusal = max(t.sent, by), "" 
 
 // result counts the pods, and calls left with each that is still there and was not sent away.
 func (s *session) result(left func(pod *corev1.Pod, refusal string)) (r interruption.Pods) {
-	pods := s.pods()
+	pods := s.watch.All()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.catchUpLocked(pods)
@@ -139,7 +139,7 @@ func ViewOf(plan []Decision) View {
 // they are.
 func (d *Drainer) Look(ctx context.Context, node string, in Interruption) (View, bool) {
 	s := d.session(ctx, node)
-	if !s.synced() {
+	if !s.watch.HasSynced() {
 		return View{}, false
 	}
 	return s.view(time.Now(), in)
@@ -189,7 +189,7 @@ type Status struct {
 // the interruption changes.
 func (d *Drainer) Drain(ctx context.Context, node string, in Interruption, view View) (Status, bool) {
 	s := d.session(ctx, node)
-	if !s.synced() {
+	if !s.watch.HasSynced() {
 		return Status{}, false
 	}
 	s.concerns(in)
@@ -226,7 +226,7 @@ func (d *Drainer) Finish(node string, in Interruption) interruption.Pods {
 // counts as left. Pods that are terminating cannot be kept.
 func (d *Drainer) Cancel(ctx context.Context, node string) (Result, bool, error) {
 	s := d.session(ctx, node)
-	if !s.cancel() || !s.synced() {
+	if !s.cancel() || !s.watch.HasSynced() {
 		return Result{}, false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, evictTimeout) // the caller's workers are few
@@ -237,7 +237,7 @@ func (d *Drainer) Cancel(ctx context.Context, node string) (Result, bool, error)
 	}
 	result := Result{Pods: s.result(func(*corev1.Pod, string) {})}
 	result.Total, result.Left = result.Total-result.Left, 0
-	result.Staying = slices.DeleteFunc(s.pods(), func(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil })
+	result.Staying = slices.DeleteFunc(s.watch.All(), func(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil })
 	d.Forget(node)
 	return result, true, nil
 }

@@ -35,9 +35,6 @@ const SurgedAnnotation = "spot-handler/surged"
 // https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#pod-template-hash-label
 const hashLabel = "pod-template-hash"
 
-// surgedHash is the pod-template-hash of a surged pod; no ReplicaSet has it.
-func surgedHash(hash string) string { return "surged-" + hash }
-
 // IsSurged reports whether the pod's surge has begun.
 func IsSurged(pod *corev1.Pod) bool { return pod.Labels[SurgedLabel] != "" }
 

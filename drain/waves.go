@@ -264,9 +264,7 @@ func (s *waveStarts) refresh() map[types.UID]bool {
 	defer s.mu.Unlock()
 	s.working = false
 	s.floor = now.Add(10 * time.Since(now))
-	if s.floor.After(s.until) {
-		s.until = s.floor
-	}
+	s.until = interruption.Later(s.until, s.floor)
 	earlier := map[types.UID]bool{}
 	for uid, at := range fresh.Starts {
 		if before, ok := s.last.Starts[uid]; !ok || at.Before(before) {

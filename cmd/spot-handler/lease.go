@@ -12,6 +12,7 @@ import (
 
 	smithytime "github.com/aws/smithy-go/time"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -186,11 +187,7 @@ func jittered() time.Duration { return wait.Jitter(retryPeriod*9/10, 0.2) }
 // newLeader is the metric that says which replica drains. It is there from the start:
 // that nobody leads is shown by its sum.
 func newLeader(reg prometheus.Registerer) prometheus.Gauge {
-	leader := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "spot_handler_leader", Help: "1 while this replica is the one that drains.",
-	})
-	reg.MustRegister(leader)
-	return leader
+	return promauto.With(reg).NewGauge(prometheus.GaugeOpts{Name: "spot_handler_leader", Help: "1 while this replica is the one that drains."})
 }
 
 // lead campaigns for the lease, runs f while it is held, and campaigns again when it is lost. It

@@ -110,13 +110,11 @@ func printVersion(cmd *cobra.Command, _ []string) error {
 
 // buildInfo is the metric that says what runs.
 func buildInfo(mode string) prometheus.Collector {
-	g := prometheus.NewGauge(prometheus.GaugeOpts{
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "spot_handler_build_info",
 		Help: "Always 1; the labels say what runs.",
 		ConstLabels: prometheus.Labels{
 			"version": version, "commit": commit, "go_version": runtime.Version(), "mode": mode,
 		},
-	})
-	g.Set(1)
-	return g
+	}, func() float64 { return 1 })
 }

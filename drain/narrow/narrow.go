@@ -22,6 +22,7 @@ package narrow
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"strings"
 	"time"
@@ -237,9 +238,7 @@ func object(own fields) fields {
 		"kind": nil, "apiVersion": nil, "metadata": metadata,
 		"type": nil, "message": nil, "reason": nil, "code": nil, "details": nil, "status": {},
 	}
-	for name, of := range own {
-		root[name] = of
-	}
+	maps.Copy(root, own)
 	root["items"], root["object"] = root, root
 	return root
 }

@@ -13,6 +13,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -153,13 +154,9 @@ func (x *Index) PoolSize(of Pool) int {
 // Joined returns the Nodes without a record that were created at or after since, but none that says
 // that it is another's instance. It looks at every Node.
 func (x *Index) Joined(since time.Time) []*corev1.Node {
-	var joined []*corev1.Node
-	for _, node := range x.nodes.All() {
-		if !hasRecord(node) && !node.CreationTimestamp.Time.Before(since) && x.Holds(node) == nil {
-			joined = append(joined, node)
-		}
-	}
-	return joined
+	return slices.DeleteFunc(x.nodes.All(), func(node *corev1.Node) bool {
+		return hasRecord(node) || node.CreationTimestamp.Time.Before(since) || x.Holds(node) != nil
+	})
 }
 
 func instanceKeys(node *corev1.Node) []string {

@@ -172,9 +172,7 @@ func (p *Provisioner) Terminate(ctx context.Context, node *corev1.Node, rec inte
 	}
 	var errs []error
 	for _, b := range p.opts.Backends {
-		if err := b.Terminate(ctx, node, rec); err != nil {
-			errs = append(errs, err)
-		}
+		errs = append(errs, b.Terminate(ctx, node, rec))
 	}
 	return errors.Join(errs...)
 }

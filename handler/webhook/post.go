@@ -24,12 +24,9 @@ const contentTypeJSON = "application/json"
 // Endpoint is where webhooks go, and with which headers. The files are those of a mounted
 // Secret. They are read for each attempt, as the kubelet replaces them.
 type Endpoint struct {
-	URLFile     string
+	URLFile     string // empty: nowhere
 	HeadersFile string // may be empty
 }
-
-// Set reports whether there is one.
-func (e Endpoint) Set() bool { return e.URLFile != "" }
 
 // Read returns the URL and the headers as they are now. The errors name files, never
 // what is in them.

@@ -89,7 +89,7 @@ func New(o Options) *Sender {
 	for _, result := range []string{resultDelivered, resultRejected, resultExpired, resultDropped} {
 		w.results.WithLabelValues(result)
 	}
-	if !o.Endpoint.Set() {
+	if o.Endpoint.URLFile == "" {
 		return w
 	}
 	w.client = newClient(o.Proxy)

@@ -144,7 +144,7 @@ const (
 // Request says how far the node's replacement is, and has Run ask for one. It makes no
 // call.
 func (b *Backend) Request(_ context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
-	prev := own(rec)
+	prev := provisioner.Asked(rec, provisioner.ASG)
 	if prev != nil && !provisioner.Pending(prev.State) {
 		return *prev, nil
 	}
@@ -201,7 +201,7 @@ func (b *Backend) Choose(ctx context.Context, _ *corev1.Node, rec interruption.R
 // objection is why nothing is asked of the node's group, or "". A replacement that was asked for is
 // followed even if nobody would ask for it now, but for one of a rehearsal.
 func objection(rec interruption.Record, need provisioner.Need) string {
-	asked := own(rec) != nil
+	asked := provisioner.Asked(rec, provisioner.ASG) != nil
 	switch {
 	case !nodes.IsInstanceID(rec.Instance):
 		return reasonNoInstance
@@ -221,11 +221,6 @@ func objection(rec interruption.Record, need provisioner.Need) string {
 // and if the group becomes smaller there should be no replacement.
 func groupEnds(rec interruption.Record) bool {
 	return rec.Kind == interruption.InstanceTerminating || len(rec.Hooks) > 0
-}
-
-// own is the replacement that this backend was asked for, or nil.
-func own(rec interruption.Record) *interruption.Replacement {
-	return provisioner.Asked(rec, provisioner.ASG)
 }
 
 func unsupported(reason string) interruption.Replacement {

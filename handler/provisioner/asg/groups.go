@@ -290,7 +290,7 @@ func recordedOn(node *corev1.Node) *interruption.Replacement {
 	if !has || err != nil {
 		return nil
 	}
-	return own(rec)
+	return provisioner.Asked(rec, provisioner.ASG)
 }
 
 // takesPods reports whether pods can be scheduled to the node, as far as its start and its

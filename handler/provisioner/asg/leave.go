@@ -190,7 +190,7 @@ func (b *Backend) Terminate(ctx context.Context, node *corev1.Node, rec interrup
 // terminates reports whether the instance is ours to end, as far as the record says: it
 // names the group, so an instance that is in none has been detached.
 func (b *Backend) terminates(node *corev1.Node, rec interruption.Record) bool {
-	r := own(rec)
+	r := provisioner.Asked(rec, provisioner.ASG)
 	nobodyElse := !rec.Kind.Certain() && rec.Phase == interruption.Drained || rec.Rehearsed() && rec.Release
 	return r != nil && (provisioner.Pending(r.State) || r.State == provisioner.StateReady) && nobodyElse &&
 		nodes.IsInstanceID(rec.Instance) && nodes.InstanceID(node) == rec.Instance

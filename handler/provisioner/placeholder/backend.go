@@ -160,7 +160,7 @@ func (b *Backend) Made(*corev1.Node) bool { return false }
 // placeholders when their pods' replacement pods come: call it whenever a pod of the node changes,
 // even when the replacement is Ready.
 func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
-	if prev := own(rec); prev != nil {
+	if prev := provisioner.Asked(rec, provisioner.Placeholder); prev != nil {
 		return b.follow(ctx, node, rec, need, *prev)
 	}
 	o, r := b.choose(node, rec, need)
@@ -184,15 +184,10 @@ func (b *Backend) Choose(_ context.Context, node *corev1.Node, rec interruption.
 
 // Terminate removes the node's remaining placeholders. It does not touch the node itself.
 func (b *Backend) Terminate(ctx context.Context, _ *corev1.Node, rec interruption.Record) error {
-	if prev := own(rec); prev != nil {
+	if prev := provisioner.Asked(rec, provisioner.Placeholder); prev != nil {
 		return b.removeAll(ctx, prev.Name)
 	}
 	return nil
-}
-
-// own is the replacement that this backend was asked for, or nil.
-func own(rec interruption.Record) *interruption.Replacement {
-	return provisioner.Asked(rec, provisioner.Placeholder)
 }
 
 func unsupported(reason string) interruption.Replacement {

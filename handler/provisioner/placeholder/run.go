@@ -127,6 +127,7 @@ func (b *Backend) orphaned(p *corev1.Pod, now time.Time) string {
 		return "their time is over"
 	}
 	rec, has, err := nodes.Record(node)
+	asked := provisioner.Asked(rec, provisioner.Placeholder)
 	switch {
 	case !has:
 		return "the node is not interrupted any more"
@@ -136,9 +137,9 @@ func (b *Backend) orphaned(p *corev1.Pod, now time.Time) string {
 		return "the node is another instance"
 	case rec.Phase.Over():
 		return "the drain is over"
-	case own(rec) != nil && own(rec).State == provisioner.StateFailed:
+	case asked != nil && asked.State == provisioner.StateFailed:
 		return "the replacement has failed"
-	case own(rec) == nil && rec.Replacement != nil && rec.Replacement.Name != "":
+	case asked == nil && rec.Replacement != nil && rec.Replacement.Name != "":
 		return "another provisioner makes the replacement"
 	}
 	// Another provisioner was asked first and has made nothing: ours might be about to be

@@ -114,11 +114,10 @@ func (s *store) of(instance string) (pods []*corev1.Pod, unseen int) {
 	shown := s.shown.By(byInstance, instance)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, pod := range shown {
-		if _, deleted := s.deleted.Load(pod.UID); !deleted && pod.DeletionTimestamp == nil {
-			pods = append(pods, pod)
-		}
-	}
+	pods = slices.DeleteFunc(shown, func(pod *corev1.Pod) bool {
+		_, deleted := s.deleted.Load(pod.UID)
+		return deleted || pod.DeletionTimestamp != nil
+	})
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	return pods, len(s.unseen[instance])
 }

@@ -252,9 +252,7 @@ func (r Recording) over() bool {
 				return false
 			}
 		}
-		if ended.After(last) {
-			last = *ended
-		}
+		last = interruption.Later(last, *ended)
 	}
 	return len(r.Nodes) > 0 && (r.recovered() || r.To.After(last.Add(settled)))
 }
@@ -280,12 +278,7 @@ func (n Node) Phase() interruption.Phase {
 
 // recovered reports whether no workload misses a pod now.
 func (r Recording) recovered() bool {
-	for _, w := range r.Workloads {
-		if w.Samples[len(w.Samples)-1].Missing(w.Samples[0].Ready) > 0 {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(r.Workloads, func(w Workload) bool { return w.Samples[len(w.Samples)-1].Missing(w.Samples[0].Ready) > 0 })
 }
 
 // Missing is how many pods are missing that were there before.

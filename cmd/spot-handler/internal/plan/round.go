@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/drain"
+	"spot-handler/handler/interruption"
 )
 
 // plan has the node planned again.
@@ -206,9 +207,7 @@ type entry struct {
 // at puts something on the agenda, not before now. Times are rounded up to react, so that what
 // happens together is seen together.
 func (w *world) at(t time.Time, class int, run func()) {
-	if t.Before(w.now) {
-		t = w.now
-	}
+	t = interruption.Later(t, w.now)
 	if over := t.Sub(w.in.At) % react; over > 0 {
 		t = t.Add(react - over)
 	}
