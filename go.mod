@@ -31,7 +31,7 @@ require (
 	k8s.io/client-go v0.36.3 // requests, watches, work queues; not its clientsets nor its recorder of Events, which cost 10 MiB of memory, and keep 1 MB of OpenAPI schemas in the program
 	k8s.io/component-helpers v0.36.3 // what a pod requests, as the scheduler counts it
 	k8s.io/klog/v2 v2.140.0 // client-go's log, redirected to ours
-	k8s.io/utils v0.0.0-20260210185600-b8788abfbbc2 // ptr: fields of the API that may be nil; client-go needs it anyway
+	k8s.io/utils v0.0.0-20260210185600-b8788abfbbc2 // ptr: fields of the API that may be nil; lru: what a dry run remembers; client-go needs it anyway
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // apimachinery's own decoder: it refuses a name that comes twice
 	sigs.k8s.io/yaml v1.6.0 // what migrate is given, and -o yaml; in tests, the chart and what it renders
 )

@@ -173,11 +173,7 @@ func (h *Handler) Run(ctx context.Context) error {
 			return nil
 		})
 	}
-	g.Go(func() error {
-		<-ctx.Done()
-		h.queue.ShutDown()
-		return nil
-	})
+	context.AfterFunc(ctx, h.queue.ShutDown)
 	defer h.conditions.Wait()
 	defer h.opts.Hooks.Wait()
 	defer h.opts.Workloads.Wait() // whoever leads next might take back what is under way

@@ -5,13 +5,13 @@ package dryrun
 import (
 	"context"
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/lru"
 
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
@@ -41,16 +41,16 @@ type Options struct {
 type Accepter struct {
 	opts Options
 
-	mu   sync.Mutex
-	seen map[string]interruption.Record // by node: the Node itself carries nothing
+	mu   sync.Mutex // held while a notice is judged
+	seen *lru.Cache // the records, by node: the Node itself carries nothing
 }
 
-// maxSeen is how many nodes we remember before we forget those that have gone.
-const maxSeen = 1000
+// maxSeen is how many nodes we remember: more than are interrupted at a time.
+const maxSeen = 5000
 
 // New returns an Accepter.
 func New(opts Options) *Accepter {
-	return &Accepter{opts: opts, seen: map[string]interruption.Record{}}
+	return &Accepter{opts: opts, seen: lru.New(maxSeen)}
 }
 
 // Accept logs what the handler would do about the notice. A notice that says nothing new since
@@ -73,9 +73,7 @@ func (a *Accepter) Accept(ctx context.Context, n interruption.Notice) (interrupt
 		return j.Verdict, nil
 	}
 	if err := a.explain(ctx, node, n, j.Record); err != nil {
-		a.mu.Lock()
-		delete(a.seen, node.Name)
-		a.mu.Unlock()
+		a.seen.Remove(node.Name)
 		return "", err
 	}
 	return j.Verdict, nil
@@ -85,7 +83,8 @@ func (a *Accepter) Accept(ctx context.Context, n interruption.Notice) (interrupt
 func (a *Accepter) judge(node *corev1.Node, n interruption.Notice) interruption.Judgement {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if rec, ok := a.seen[node.Name]; ok {
+	known, _ := a.seen.Get(node.Name)
+	if rec, ok := known.(interruption.Record); ok {
 		node = node.DeepCopy()
 		metav1.SetMetaDataAnnotation(&node.ObjectMeta, interruption.Annotation, rec.String())
 	}
@@ -93,15 +92,9 @@ func (a *Accepter) judge(node *corev1.Node, n interruption.Notice) interruption.
 	if j.Verdict != interruption.Accepted {
 		return j
 	}
-	if len(a.seen) >= maxSeen {
-		maps.DeleteFunc(a.seen, func(name string, _ interruption.Record) bool {
-			_, there := a.opts.Index.Get(name)
-			return !there
-		})
-	}
-	a.seen[node.Name] = j.Record
+	a.seen.Add(node.Name, j.Record)
 	if j.Record.Canceled {
-		delete(a.seen, node.Name)
+		a.seen.Remove(node.Name)
 	}
 	return j
 }

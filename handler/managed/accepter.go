@@ -88,17 +88,17 @@ func (a *Accepter) Accept(ctx context.Context, n interruption.Notice) (interrupt
 	switch {
 	case ctx.Err() != nil:
 		return "", fmt.Errorf("look up tags of %s: %w", n.InstanceID, context.Cause(ctx))
-	case err == nil && !has:
+	case err != nil:
+		a.failed(err)
+		if _, ours := a.opts.Nodes.Find(n); !ours && n.Hook != nil {
+			return "", fmt.Errorf("look up tags of %s, which is no Node and waits at a lifecycle hook: %w", n.InstanceID, err)
+		}
+	default:
 		a.recovered()
-		a.opts.Logger.Debug().Str("instance_id", n.InstanceID).Str("kind", string(n.Kind)).Msg("instance is not managed")
-		return interruption.Unmanaged, nil
-	case err == nil:
-		a.recovered()
-		return a.opts.Next.Accept(ctx, n)
-	}
-	a.failed(err)
-	if _, ours := a.opts.Nodes.Find(n); !ours && n.Hook != nil {
-		return "", fmt.Errorf("look up tags of %s, which is no Node and waits at a lifecycle hook: %w", n.InstanceID, err)
+		if !has {
+			a.opts.Logger.Debug().Str("instance_id", n.InstanceID).Str("kind", string(n.Kind)).Msg("instance is not managed")
+			return interruption.Unmanaged, nil
+		}
 	}
 	return a.opts.Next.Accept(ctx, n)
 }
