@@ -136,8 +136,8 @@ func TestSurgeFromLabelToEviction(t *testing.T) {
 	})
 }
 
-// Called off: surged pods go back, and nothing is evicted any more.
-func TestCallOff(t *testing.T) {
+// Cancelled: surged pods go back, and nothing is evicted any more.
+func TestCancel(t *testing.T) {
 	stage(t, surgePolicy, 120*time.Second, PendingCapacity, surgeScene(1), func(s *scene) {
 		r, done, err := s.d.Cancel(s.Context(), "node-a")
 		if err != nil || !done || r.Total != 0 {
@@ -173,7 +173,7 @@ func TestSweep(t *testing.T) {
 
 // A drain is cancelled in the moment in which a pod has been surged, and the watch has
 // not shown it.
-func TestCallOffOfWhatTheWatchHasNotShown(t *testing.T) {
+func TestCancelOfWhatTheWatchHasNotShown(t *testing.T) {
 	stage(t, surgePolicy, 0, PendingCapacity, surgeScene(1), func(s *scene) {
 		s.api.mu.Lock()
 		s.api.silent = true
@@ -192,8 +192,8 @@ func TestCallOffOfWhatTheWatchHasNotShown(t *testing.T) {
 	})
 }
 
-// A call-off that the API server does not answer comes back, to be made again.
-func TestCallOffHoldsNobodyUp(t *testing.T) {
+// A cancellation that the API server does not answer comes back, to be made again.
+func TestCancelHoldsNobodyUp(t *testing.T) {
 	stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
 		surgeScene(1)(f)
 		f.hold = func(r *http.Request) error {

@@ -130,7 +130,7 @@ func TestConditionEndsOnce(t *testing.T) {
 					}
 					synctest.Wait() // until the condition is written
 				}
-				called(h, func() (bool, error) { return true, nil })
+				cancels(h, func() (bool, error) { return true, nil })
 				accept(t, h, notice(interruption.SpotInterruption))
 				next()
 				synctest.Wait() // until it is written

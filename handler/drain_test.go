@@ -355,7 +355,7 @@ func TestCordonOnly(t *testing.T) {
 				})
 				h := newTestHandler(t, f, func(o *setup) {
 					o.CordonOnly, o.rules.lead = true, 10*time.Minute
-					o.Drainer = &fakeDrainer{CallOffFunc: func(string) (drain.Result, bool, error) { return drain.Result{}, true, nil }}
+					o.Drainer = &fakeDrainer{CancelFunc: func(string) (drain.Result, bool, error) { return drain.Result{}, true, nil }}
 					o.Provisioner = &fakeProvisioner{}
 				})
 				n := interruption.Notice{

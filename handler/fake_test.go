@@ -201,7 +201,7 @@ type fakeDrainer struct {
 	DrainFunc  func(node string, in drain.Interruption) (drain.Status, bool)
 	FinishFunc func(node string) interruption.Pods
 
-	CallOffFunc func(node string) (drain.Result, bool, error)
+	CancelFunc func(node string) (drain.Result, bool, error)
 }
 
 var _ Drainer = (*fakeDrainer)(nil)
@@ -223,7 +223,7 @@ func (f *fakeDrainer) Finish(node string, _ drain.Interruption) interruption.Pod
 func (f *fakeDrainer) Forget(string) {}
 
 func (f *fakeDrainer) Cancel(_ context.Context, node string) (drain.Result, bool, error) {
-	return f.CallOffFunc(node)
+	return f.CancelFunc(node)
 }
 
 func (f *fakeDrainer) Sweep(context.Context, string, func(string) bool) error { return nil }

@@ -360,9 +360,9 @@ func TestEndWithAHookALittleLater(t *testing.T) {
 }
 
 // Nobody drains for a hook that was cancelled; its group waits until it times out.
-func TestCalledOffHookIsLeft(t *testing.T) {
+func TestCanceledHookIsLeft(t *testing.T) {
 	hookStory(t, func(o *setup) {
-		o.Drainer.(*fakeDrainer).CallOffFunc = func(string) (drain.Result, bool, error) { return drain.Result{}, true, nil }
+		o.Drainer.(*fakeDrainer).CancelFunc = func(string) (drain.Result, bool, error) { return drain.Result{}, true, nil }
 	}, func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
 		accept(t, h, hooked("drain"))
 		after(time.Second)

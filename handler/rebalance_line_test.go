@@ -48,8 +48,8 @@ func newFleet(t *testing.T, size int, change func(*setup)) *fleet {
 			DrainFunc: func(node string, _ drain.Interruption) (drain.Status, bool) {
 				return drain.Status{Total: 1, Begun: true, Done: f.done[node]}, true
 			},
-			FinishFunc:  func(string) interruption.Pods { return interruption.Pods{Total: 1, Graceful: 1} },
-			CallOffFunc: func(string) (drain.Result, bool, error) { return drain.Result{}, true, nil },
+			FinishFunc: func(string) interruption.Pods { return interruption.Pods{Total: 1, Graceful: 1} },
+			CancelFunc: func(string) (drain.Result, bool, error) { return drain.Result{}, true, nil },
 		}
 		o.Provisioner = &fakeProvisioner{
 			RequestFunc: func(rec interruption.Record) (interruption.Replacement, error) {

@@ -33,7 +33,7 @@ func recommended(t *testing.T, f func(t *testing.T, s *atRisk)) {
 			s.options(o)
 			o.RebalanceTTL = time.Hour
 			s.rules, o.rules.pool = &o.rules, func() (interruption.RebalancePolicy, error) { return s.policy, s.unknown }
-			o.Drainer.(*fakeDrainer).CallOffFunc = func(string) (drain.Result, bool, error) { return drain.Result{}, true, nil }
+			o.Drainer.(*fakeDrainer).CancelFunc = func(string) (drain.Result, bool, error) { return drain.Result{}, true, nil }
 		})
 		f(t, s)
 	})

@@ -42,7 +42,7 @@ func TestRehearsalEndsWithTheNodeInService(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		told := &shownNews{}
 		h.opts.Events = told
-		called(h, func() (bool, error) { return true, nil })
+		cancels(h, func() (bool, error) { return true, nil })
 		rehearse(t, f)
 		s.state = provisioner.StateReady
 		steps(t, f, h)
@@ -76,7 +76,7 @@ func TestRehearsalAlwaysEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 				h.opts.CordonOnly = cordonOnly
-				called(h, func() (bool, error) { return true, nil })
+				cancels(h, func() (bool, error) { return true, nil })
 				rehearse(t, f)
 				steps(t, f, h)
 				time.Sleep(time.Until(f.deadline(t)) - 5*time.Second)
@@ -140,7 +140,7 @@ func TestNoticeWhileARehearsalEnds(t *testing.T) {
 func TestRecommendationDuringARehearsal(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		off := 0
-		called(h, func() (bool, error) {
+		cancels(h, func() (bool, error) {
 			if off++; off == 1 {
 				return false, errors.New("API server is away")
 			}
@@ -150,7 +150,7 @@ func TestRecommendationDuringARehearsal(t *testing.T) {
 		steps(t, f, h)
 		accept(t, h, notice(interruption.RebalanceRecommendation))
 		if _, err := step(t, h); err == nil {
-			t.Fatal("the rehearsal was not called off")
+			t.Fatal("the rehearsal was not cancelled")
 		}
 		if _, err := step(t, h); err != nil {
 			t.Fatal(err)

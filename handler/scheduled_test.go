@@ -31,7 +31,7 @@ func withdrawn(n interruption.Notice) interruption.Notice {
 func scheduledStory(t *testing.T, f func(t *testing.T, s *script, nodes *fakeNodes, h *Handler)) {
 	story(t, func(t *testing.T, s *script, f0 *fakeNodes, h *Handler) {
 		h.opts.Rules = (&rules{rebalance: interruption.RebalanceReplace, lead: lead}).of
-		called(h, func() (bool, error) { return true, nil })
+		cancels(h, func() (bool, error) { return true, nil })
 		f0.change(func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-1" })
 		f(t, s, f0, h)
 	})
@@ -303,7 +303,7 @@ func TestNoticeWhileBeingUndone(t *testing.T) {
 					accept(t, h, m)
 				}
 				steps(t, f, h)
-				h.opts.Drainer.(*forgets).CallOffFunc = func(string) (drain.Result, bool, error) { return drain.Result{}, false, nil }
+				h.opts.Drainer.(*forgets).CancelFunc = func(string) (drain.Result, bool, error) { return drain.Result{}, false, nil }
 				accept(t, h, withdrawn(n))
 				if again := steps(t, f, h); again != time.Second {
 					t.Fatalf("looks again in %s, want a second", again)
@@ -316,7 +316,7 @@ func TestNoticeWhileBeingUndone(t *testing.T) {
 				rec := wantPhase(t, f, interruption.Replacing)
 				wantMarks(t, f, true)
 				if rec.Kind != interruption.SpotInterruption || rec.Canceled || len(rec.Ours) < 2 || forgotten != before+1 {
-					t.Errorf("record %s, the drain that was being called off forgotten %d times", rec, forgotten-before)
+					t.Errorf("record %s, the drain that was being cancelled forgotten %d times", rec, forgotten-before)
 				}
 				if v := accept(t, h, n); v != interruption.Duplicate {
 					t.Errorf("verdict %s of what was withdrawn", v)

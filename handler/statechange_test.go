@@ -127,7 +127,7 @@ func TestLivingNodesAreNeverOutOfService(t *testing.T) {
 			}
 		})
 	})
-	t.Run("called off", func(t *testing.T) {
+	t.Run("cancelled", func(t *testing.T) {
 		scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 			f.ready(corev1.ConditionUnknown)
 			accept(t, h, state(interruption.ActionTerminated))
@@ -142,7 +142,7 @@ func TestLivingNodesAreNeverOutOfService(t *testing.T) {
 			}
 		})
 	})
-	t.Run("called off when it dies", func(t *testing.T) {
+	t.Run("cancelled when it dies", func(t *testing.T) {
 		scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 			accept(t, h, state(interruption.ActionTerminated))
 			f.change(func(n *corev1.Node) {

@@ -13,9 +13,9 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// called lets a story's drain be cancelled, as soon as done says so.
-func called(h *Handler, done func() (bool, error)) {
-	h.opts.Drainer.(*fakeDrainer).CallOffFunc = func(string) (drain.Result, bool, error) {
+// cancels lets a story's drain be cancelled, as soon as done says so.
+func cancels(h *Handler, done func() (bool, error)) {
+	h.opts.Drainer.(*fakeDrainer).CancelFunc = func(string) (drain.Result, bool, error) {
 		ok, err := done()
 		return drain.Result{Pods: interruption.Pods{Total: 1, Graceful: 1}}, ok, err
 	}
@@ -26,11 +26,11 @@ func TestRoomIsForgottenWithTheInterruption(t *testing.T) {
 	another := func(n *interruption.Notice) { n.EventID = "event-2" }
 	for name, next := range map[string]func(t *testing.T, f *fakeNodes, h *Handler){
 		"cancelled": func(t *testing.T, f *fakeNodes, h *Handler) {
-			called(h, func() (bool, error) { return true, nil })
+			cancels(h, func() (bool, error) { return true, nil })
 			f.change(func(n *corev1.Node) { n.Annotations[interruption.CancelAnnotation] = "true" })
 		},
 		"record removed": func(t *testing.T, f *fakeNodes, h *Handler) {
-			called(h, func() (bool, error) { return true, nil })
+			cancels(h, func() (bool, error) { return true, nil })
 			f.change(func(n *corev1.Node) { delete(n.Annotations, interruption.Annotation) })
 		},
 		"node gone": func(t *testing.T, f *fakeNodes, h *Handler) { f.remove("node-a") },
@@ -57,7 +57,7 @@ func TestRoomIsForgottenWithTheInterruption(t *testing.T) {
 	}
 }
 
-func TestCallOffUndoesWhatWeSet(t *testing.T) {
+func TestCancelUndoesWhatWeSet(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		f.change(func(n *corev1.Node) {
 			n.Spec.Taints = []corev1.Taint{{Key: "theirs", Effect: corev1.TaintEffectNoSchedule}}
@@ -69,7 +69,7 @@ func TestCallOffUndoesWhatWeSet(t *testing.T) {
 		f.change(func(n *corev1.Node) { n.Annotations[interruption.CancelAnnotation] = "true" })
 
 		tries := 0
-		called(h, func() (bool, error) {
+		cancels(h, func() (bool, error) {
 			tries++
 			switch tries {
 			case 1:
@@ -86,7 +86,7 @@ func TestCallOffUndoesWhatWeSet(t *testing.T) {
 			t.Fatal("an error of the drainer is lost")
 		}
 		if node, _ := f.raw(t); !node.Spec.Unschedulable {
-			t.Fatal("uncordoned before the drain was called off")
+			t.Fatal("uncordoned before the drain was cancelled")
 		}
 		if _, err := step(t, h); err != nil {
 			t.Fatal(err)
@@ -104,9 +104,9 @@ func TestCallOffUndoesWhatWeSet(t *testing.T) {
 
 // A queue delivers twice, the metadata service shows it as long as the node runs, and both
 // sources announce the same thing: what was cancelled stays cancelled. What is new does not.
-func TestCalledOffDoesNotBeginAgain(t *testing.T) {
+func TestCanceledDoesNotBeginAgain(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-		called(h, func() (bool, error) { return true, nil })
+		cancels(h, func() (bool, error) { return true, nil })
 		first, recommended := notice(interruption.SpotInterruption), notice(interruption.RebalanceRecommendation)
 		recommended.EventID = "event-0"
 		accept(t, h, recommended)
@@ -114,7 +114,7 @@ func TestCalledOffDoesNotBeginAgain(t *testing.T) {
 		f.change(func(n *corev1.Node) { n.Annotations[interruption.CancelAnnotation] = "true" })
 		steps(t, f, h)
 		if _, has := f.raw(t); has {
-			t.Fatal("not called off")
+			t.Fatal("not cancelled")
 		}
 		byOther := first
 		byOther.Source, byOther.EventID, byOther.Deadline = interruption.IMDS, "imds/other", first.Deadline.Add(time.Second)
@@ -142,7 +142,7 @@ func TestCalledOffDoesNotBeginAgain(t *testing.T) {
 }
 
 // What an admin had set before is none of our business.
-func TestCallOffLeavesWhatWasThereBefore(t *testing.T) {
+func TestCancelLeavesWhatWasThereBefore(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		f.change(func(n *corev1.Node) {
 			n.Spec.Unschedulable = true
@@ -150,7 +150,7 @@ func TestCallOffLeavesWhatWasThereBefore(t *testing.T) {
 		})
 		accept(t, h, notice(interruption.SpotInterruption))
 		f.change(func(n *corev1.Node) { n.Annotations[interruption.CancelAnnotation] = "true" })
-		called(h, func() (bool, error) { return true, nil })
+		cancels(h, func() (bool, error) { return true, nil })
 		if _, err := step(t, h); err != nil {
 			t.Fatal(err)
 		}
@@ -170,14 +170,14 @@ func TestRecordRemovedStopsTheDrain(t *testing.T) {
 		}
 		f.change(func(n *corev1.Node) { delete(n.Annotations, interruption.Annotation) })
 		off := 0
-		called(h, func() (bool, error) { off++; return true, nil })
+		cancels(h, func() (bool, error) { off++; return true, nil })
 		for range 2 {
 			if _, err := step(t, h); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if node, _ := f.raw(t); off != 1 || !node.Spec.Unschedulable {
-			t.Errorf("called off %d times, cordon %v; want once, and cordoned still", off, node.Spec.Unschedulable)
+			t.Errorf("cancelled %d times, cordon %v; want once, and cordoned still", off, node.Spec.Unschedulable)
 		}
 	})
 }
@@ -193,7 +193,7 @@ func TestNoticeWhileARemovedRecordIsStopped(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.change(func(n *corev1.Node) { delete(n.Annotations, interruption.Annotation) })
-		h.opts.Drainer.(*forgets).CallOffFunc = func(string) (drain.Result, bool, error) { return drain.Result{}, false, nil }
+		h.opts.Drainer.(*forgets).CancelFunc = func(string) (drain.Result, bool, error) { return drain.Result{}, false, nil }
 		if again, err := step(t, h); err != nil || again != time.Second {
 			t.Fatalf("again in %s, %v; want in a second", again, err)
 		}
@@ -208,7 +208,7 @@ func TestNoticeWhileARemovedRecordIsStopped(t *testing.T) {
 	})
 }
 
-// A cancel annotation left over from an earlier interruption does not call off a new one.
+// A cancel annotation left over from an earlier interruption does not cancel a new one.
 func TestNoticeRemovesAnOldCancel(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		f.change(func(n *corev1.Node) { n.Annotations = map[string]string{interruption.CancelAnnotation: "true"} })
@@ -223,7 +223,7 @@ func TestNoticeRemovesAnOldCancel(t *testing.T) {
 }
 
 // The watch is late: the record that has just been removed is seen again.
-func TestCallOffIsCountedOnce(t *testing.T) {
+func TestCancelIsCountedOnce(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		accept(t, h, notice(interruption.SpotInterruption))
 		if _, err := step(t, h); err != nil {
@@ -231,17 +231,17 @@ func TestCallOffIsCountedOnce(t *testing.T) {
 		}
 		f.change(func(n *corev1.Node) { n.Annotations[interruption.CancelAnnotation] = "true" })
 		synctest.Wait()
-		called(h, func() (bool, error) { return true, nil })
+		cancels(h, func() (bool, error) { return true, nil })
 		for range 2 { // the second time before the first one's write comes back
 			if _, err := h.reconcile(t.Context(), "node-a"); err != nil {
 				t.Fatal(err)
 			}
-			called(h, func() (bool, error) { return false, nil }) // a new watch of pods has not synced yet
+			cancels(h, func() (bool, error) { return false, nil }) // a new watch of pods has not synced yet
 		}
 		if _, err := step(t, h); err != nil {
 			t.Fatal(err)
 		}
-		called(h, func() (bool, error) { return true, nil })
+		cancels(h, func() (bool, error) { return true, nil })
 		if _, err := step(t, h); err != nil {
 			t.Fatal(err)
 		}

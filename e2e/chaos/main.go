@@ -7,7 +7,7 @@
 // chart's permissions, on a real control plane with Karpenter; or, by the seed, three in mode
 // drain and one on each node that marks it. In each round nodes are lost in
 // groups: notices with deadlines, recommendations, reservations, stops, also twice, and also
-// called off. Meanwhile replicas are killed and paused; the API server and the queue hang,
+// cancelled. Meanwhile replicas are killed and paused; the API server and the queue hang,
 // are slow, throttle, fail, or take a request and lose its answer; the network to either is
 // cut; Deployments roll, scale and go, and budgets change. Pods ask when to be evicted, belong to
 // gangs, and have receivers that answer, hang or talk nonsense. The last fault is over before the

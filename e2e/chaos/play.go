@@ -82,8 +82,8 @@ func (s *stage) take(ctx context.Context, step plan.Step) error {
 	case step.What == plan.Duplicate:
 		s.queue.Duplicate(step.Count)
 		return nil
-	case step.What == plan.CallOff:
-		return s.callOff(ctx, s.nodes[step.Node])
+	case step.What == plan.Cancel:
+		return s.cancel(ctx, s.nodes[step.Node])
 	case step.What == plan.Cordon:
 		return s.cordon(ctx, s.nodes[step.Node])
 	case step.IsFault():
@@ -195,8 +195,8 @@ func answer(w http.ResponseWriter, code int, kind string, body any) {
 	_ = json.NewEncoder(w).Encode(body)
 }
 
-// callOff is what an operator does.
-func (s *stage) callOff(ctx context.Context, node string) error {
+// cancel is what an operator does.
+func (s *stage) cancel(ctx context.Context, node string) error {
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"true"}}}`, interruption.CancelAnnotation)
 	_, err := s.cluster.Client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	if err != nil {
@@ -204,7 +204,7 @@ func (s *stage) callOff(ctx context.Context, node string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.loss(node).CalledOff = time.Now()
+	s.loss(node).Canceled = time.Now()
 	return nil
 }
 

@@ -78,7 +78,7 @@ func explain(found evidence.Round, broken map[string][]string) string {
 		return t.UTC().Format("15:04:05.000")
 	}
 	for _, l := range found.Losses {
-		fmt.Fprintf(&b, "node %s, instance %s: called off %s, gone %s\n", l.Node, l.Instance, clock(l.CalledOff), clock(l.Gone))
+		fmt.Fprintf(&b, "node %s, instance %s: cancelled %s, gone %s\n", l.Node, l.Instance, clock(l.Canceled), clock(l.Gone))
 		for _, a := range l.Announced {
 			fmt.Fprintf(&b, "  %s %s, deadline %s\n", clock(a.Sent), a.Kind, clock(a.Deadline))
 		}

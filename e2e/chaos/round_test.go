@@ -57,7 +57,7 @@ func TestObserverKeepsPodsThatDoNotChange(t *testing.T) {
 	o.pod(peer, false)
 
 	r := evidence.Round{
-		Losses:  []evidence.Loss{{Node: "lost", CalledOff: began}},
+		Losses:  []evidence.Loss{{Node: "lost", Canceled: began}},
 		Notices: []evidence.Notice{{At: began, Type: "spot-handler.peer-canceled", Namespace: roundNamespace, Name: "peer", Node: "lost"}},
 	}
 	o.fill(&r)

@@ -72,7 +72,7 @@ func nodesFor(ctx context.Context, cluster *controlplane.Cluster) ([]string, err
 	}
 	var kept []string
 	for _, n := range nodes.Items {
-		// What was called off in an earlier round counts for ten minutes.
+		// What was cancelled in an earlier round counts for ten minutes.
 		_, past := n.Annotations[interruption.PastAnnotation]
 		if n.Labels[poolLabel] == pool && !past && !replacements[n.Name] && !n.Spec.Unschedulable &&
 			n.DeletionTimestamp == nil && controlplane.NodeReady(&n) && len(kept) < plan.Nodes {

@@ -174,9 +174,9 @@ func (s *stage) node(ctx context.Context, n *corev1.Node) (what []string, err er
 		what = append(what, fmt.Sprintf("node %s is kept out of load balancers", n.Name))
 	}
 	if n.Annotations[interruption.CancelAnnotation] != "" && recorded {
-		what = append(what, fmt.Sprintf("node %s is not called off yet", n.Name))
+		what = append(what, fmt.Sprintf("node %s is not cancelled yet", n.Name))
 	}
-	if loss != nil && !comesBack && loss.CalledOff.IsZero() && slices.ContainsFunc(loss.Announced, certain) {
+	if loss != nil && !comesBack && loss.Canceled.IsZero() && slices.ContainsFunc(loss.Announced, certain) {
 		what = append(what, fmt.Sprintf("node %s is still there, and its instance has ended", n.Name))
 	}
 	return what, nil

@@ -200,9 +200,9 @@ func TestWorkloadsHearAndAnswer(t *testing.T) {
 	}
 }
 
-// The deadline comes earlier than was said, and in the end the interruption is called off: the
+// The deadline comes earlier than was said, and in the end the interruption is cancelled: the
 // pods hear both, and of neither the Node nor they bear any trace.
-func TestWorkloadsHearThatItIsCalledOff(t *testing.T) {
+func TestWorkloadsHearThatItIsCanceled(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 8)[0]
 	all := s.servers()

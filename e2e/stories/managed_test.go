@@ -100,7 +100,7 @@ func TestNodesThatAreOptedOut(t *testing.T) {
 }
 
 // With --cordon-only the node of an interruption is marked and its message deleted; no pod
-// is moved, and nothing is requested. It can be called off. The Event tells the interruption
+// is moved, and nothing is requested. It can be cancelled. The Event tells the interruption
 // in annotations, too.
 func TestCordonOnly(t *testing.T) {
 	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})

@@ -48,7 +48,7 @@ func TestPlaceholdersAreNotLeftBehind(t *testing.T) {
 	notice := func(instance string) {
 		queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-of-"+instance, instance, time.Now()))
 	}
-	callOff := func(node string) {
+	unmark := func(node string) {
 		patch := []byte(`{"metadata":{"annotations":{"` + interruption.Annotation + `":null}},"spec":{"unschedulable":null,"taints":null}}`)
 		_, err := s.cluster.Client.CoreV1().Nodes().Patch(s.ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
 		s.must(err)
@@ -64,7 +64,7 @@ func TestPlaceholdersAreNotLeftBehind(t *testing.T) {
 	d = s.holder(server, queue, alone)
 	second := s.holding("second", notice)
 	d.Kill()
-	callOff(second.Name)
+	unmark(second.Name)
 	if n := len(s.placeholders()); n != 4 {
 		t.Errorf("%d placeholders with no daemon there, want 4 to be taken back", n)
 	}
@@ -77,7 +77,7 @@ func TestPlaceholdersAreNotLeftBehind(t *testing.T) {
 	s.must(s.cluster.Client.CoreV1().Nodes().Delete(s.ctx, second.Name, metav1.DeleteOptions{}))
 
 	third := s.holding("third", notice)
-	callOff(third.Name)
+	unmark(third.Name)
 	s.noneHeld()
 	if _, err := s.cluster.Client.CoreV1().Nodes().Get(s.ctx, third.Name, metav1.GetOptions{}); err != nil {
 		t.Errorf("the node is to live on: %v", err)

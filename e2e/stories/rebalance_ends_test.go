@@ -123,6 +123,6 @@ func TestDrainWithoutProgressIsUndone(t *testing.T) {
 		t.Errorf("the recommendation has begun again: %s", rec)
 	}
 	if n := s.metric(d, `spot_handler_drains_total{kind="rebalance-recommendation",result="canceled"}`); n != 1 {
-		t.Errorf("%v drains called off, want 1", n)
+		t.Errorf("%v drains cancelled, want 1", n)
 	}
 }

@@ -74,7 +74,7 @@ func TestEveryRightOfTheChartIsUsed(t *testing.T) {
 			last, from := start("--rebalance=cordon")
 			s.cordonAgain(tt.account, node.Name, from)
 			if tt.drains {
-				s.callOff(node.Name, from)
+				s.cancel(node.Name, from)
 				s.grantEviction(s.staying(node.Name, "db"))
 				from.interrupt()
 				s.waitLine(last, "node released")
@@ -118,7 +118,7 @@ func (s *story) source(mode string, node *corev1.Node) source {
 	case "imds":
 		server := s.imds(node)
 		// Each with a second of its own, which has not begun: the same is the same notice, and
-		// what EC2 had said when one was called off is called off with it.
+		// what EC2 had said when one was cancelled is cancelled with it.
 		at, end := time.Now().Add(-time.Hour), time.Time{}
 		return source{
 			args:    []string{"--node-name=" + node.Name, "--poll-interval=500ms"},
@@ -180,9 +180,9 @@ func (s *story) cordonAgain(account, node string, from source) {
 	})
 }
 
-// callOff interrupts the node, and calls that off when the first pod has been surged, so
+// cancel interrupts the node, and cancels that when the first pod has been surged, so
 // that it is put back.
-func (s *story) callOff(node string, from source) {
+func (s *story) cancel(node string, from source) {
 	s.Helper()
 	from.interrupt()
 	s.eventually("surge of a pod", func() bool {

@@ -54,7 +54,7 @@ func TestNews(t *testing.T) {
 // A pod is notified, answers, carries the annotations, and is notified when it was all for nothing; a pod
 // that did not ask, or that is gone, is not. A new process that has notified nobody goes by the
 // annotations.
-func TestTellAndCallOff(t *testing.T) {
+func TestTellAndCancel(t *testing.T) {
 	var mu sync.Mutex
 	var heard []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -107,7 +107,7 @@ func TestTellAndCallOff(t *testing.T) {
 	if want := `/api/v1/namespaces/shop/pods/a {"metadata":{"annotations":{"spot-handler/deadline":null,"spot-handler/evict-by":null},"uid":"uid-a"}}`; apiOfAnother.taken()[0] != want {
 		t.Errorf("patch %s, want %s", apiOfAnother.taken()[0], want)
 	}
-	eventually(t, "the word that it is called off", func() bool { mu.Lock(); defer mu.Unlock(); return len(heard) == 2 })
+	eventually(t, "word that it is cancelled", func() bool { mu.Lock(); defer mu.Unlock(); return len(heard) == 2 })
 	if want := []string{"shop/a spot-handler.notice /bye", "shop/a spot-handler.canceled /bye"}; !slices.Equal(heard, want) {
 		t.Errorf("heard %q, want %q", heard, want)
 	}

@@ -217,9 +217,9 @@ func TestInvariants(t *testing.T) {
 			ended(r, Request{At: at(39), User: "kube-controller-manager", Verb: "delete", Resource: "pods", Namespace: "n", Name: "p", Code: 200})
 		}, ""},
 		"left as its budget refused": {func(r *Round) { ended(r, by(60, eviction(429, nil))); r.Pods[0].Gone = time.Time{} }, ""},
-		"left on a node that was called off": {func(r *Round) {
+		"left on a node that was cancelled": {func(r *Round) {
 			ended(r, by(29, Request{}))
-			r.Pods[0].Gone, r.Losses[0].CalledOff = time.Time{}, at(15)
+			r.Pods[0].Gone, r.Losses[0].Canceled = time.Time{}, at(15)
 		}, ""},
 		"left after a recommendation": {func(r *Round) {
 			ended(r, by(29, Request{}))

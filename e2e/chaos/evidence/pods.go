@@ -63,7 +63,7 @@ func (r Round) fate(l Loss, p Pod) (fate, Request) {
 			return whole, end
 		}
 		return short, end
-	case deadline.IsZero() || !l.CalledOff.IsZero():
+	case deadline.IsZero() || !l.Canceled.IsZero():
 		return others, end // nobody has to move it
 	case found && (l.Gone.IsZero() || end.At.Before(l.Gone)) && end.User != karpenter:
 		return others, end // its owner has ended it

@@ -35,7 +35,7 @@ type Round struct {
 type Loss struct {
 	Node, Instance string
 	Announced      []Announcement // without repetitions, by time
-	CalledOff      time.Time      // zero: never
+	Canceled       time.Time      // zero: never
 	Gone           time.Time      // when the Node went; zero: it is still there
 }
 

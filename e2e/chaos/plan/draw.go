@@ -160,7 +160,7 @@ func (d dice) losses(free []int, least, most time.Duration) (steps []Step, rest 
 			steps = append(steps, follow(Cordon, -3*time.Second, 3*time.Second))
 		}
 		if what != Shutdown && d.chance(0.15) {
-			off := follow(CallOff, time.Second, 15*time.Second)
+			off := follow(Cancel, time.Second, 15*time.Second)
 			steps = append(steps, off)
 			if d.chance(0.5) {
 				again := follow(Repeat, 0, 0)

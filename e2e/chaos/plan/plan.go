@@ -23,7 +23,7 @@ const (
 	// About an interruption that was announced before.
 	Repeat    What = "the same message again"
 	SecondID  What = "the same end under another id"
-	CallOff   What = "called off"
+	Cancel    What = "cancelled"
 	Duplicate What = "next messages delivered twice" // Count of them
 	Cordon    What = "node cordoned by an operator"  // who means it
 

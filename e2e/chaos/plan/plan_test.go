@@ -54,7 +54,7 @@ func TestRoundsHaveEverything(t *testing.T) {
 		}
 	}
 	for _, what := range []What{
-		Interrupt, Stop, Reserve, Recommend, Shutdown, Repeat, SecondID, CallOff, Duplicate, Cordon, Kill, Terminate, Pause,
+		Interrupt, Stop, Reserve, Recommend, Shutdown, Repeat, SecondID, Cancel, Duplicate, Cordon, Kill, Terminate, Pause,
 		CutAPI, SlowAPI, ThrottleAPI, FailAPI, LoseAPI, FreezeAPI, CutQueue, SlowQueue, ThrottleQueue, FailQueue, LoseQueue,
 		Roll, Scale, Remove, Refuse, Loosen,
 	} {

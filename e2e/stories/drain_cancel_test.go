@@ -13,10 +13,10 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// An interruption is called off while its pods are surged and their successors have
+// An interruption is cancelled while its pods are surged and their successors have
 // no room yet. The pods go back to their ReplicaSets, which drop the successors, and
 // the node is as it was: nobody has noticed.
-func TestCalledOffSurgeLeavesNoTrace(t *testing.T) {
+func TestCanceledSurgeLeavesNoTrace(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 4)[0]
 	_, err := s.cluster.Client.CoreV1().Nodes().Patch(s.ctx, node.Name, types.MergePatchType,
@@ -53,13 +53,13 @@ func TestCalledOffSurgeLeavesNoTrace(t *testing.T) {
 	if after.Labels["mine"] != "yes" || !hasTaint(after, "mine") {
 		t.Errorf("labels %v and taints %v: what others had set is gone", after.Labels, after.Spec.Taints)
 	}
-	// It can be interrupted again. What EC2 has said by the second of the call-off is called off.
+	// It can be interrupted again. What EC2 has said by the second of the cancellation is cancelled too.
 	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-again", controlplane.InstanceID(node.Name), time.Now().Add(time.Second)))
 	s.waitSurged(3)
 }
 
 // The process that surged pods is killed, and what becomes of the interruption is
-// decided while none runs: one is called off, of another the record is taken away, of a
+// decided while none runs: one is cancelled, of another the record is taken away, of a
 // third the Deployment is deleted too. The next process finishes all of them, although their
 // budgets never let a pod go.
 func TestSurgedPodsAreFoundAfterACrash(t *testing.T) {
@@ -70,7 +70,7 @@ func TestSurgedPodsAreFoundAfterACrash(t *testing.T) {
 		pods    []*corev1.Pod
 	}
 	var homes []home
-	for _, name := range []string{"called-off", "forgotten", "ownerless"} {
+	for _, name := range []string{"cancelled", "forgotten", "ownerless"} {
 		node := s.bare(name, 1, 4)[0]
 		pods := s.service(name, 2, surge(2, func(d *controlplane.DeploymentSpec) {
 			d.NodeSelector = map[string]string{corev1.LabelHostname: node.Name} // so that successors have no room
@@ -87,8 +87,8 @@ func TestSurgedPodsAreFoundAfterACrash(t *testing.T) {
 	s.waitEmpty(queue)
 	first.Kill()
 
-	calledOff, forgotten, ownerless := homes[0], homes[1], homes[2]
-	s.annotate(calledOff.node.Name, `"spot-handler/cancel":"true"`)
+	canceled, forgotten, ownerless := homes[0], homes[1], homes[2]
+	s.annotate(canceled.node.Name, `"spot-handler/cancel":"true"`)
 	for _, h := range []home{forgotten, ownerless} {
 		s.annotate(h.node.Name, `"`+interruption.Annotation+`":null`)
 	}
@@ -101,7 +101,7 @@ func TestSurgedPodsAreFoundAfterACrash(t *testing.T) {
 	})
 	s.runQueue(server, queue)
 
-	s.wantAsBefore(calledOff.node.Name, calledOff.service, calledOff.pods)
+	s.wantAsBefore(canceled.node.Name, canceled.service, canceled.pods)
 	s.wantSamePods(forgotten.service, forgotten.pods)
 	s.eventually("end of the pods without an owner", func() bool { return len(s.podsOn(ownerless.node.Name, ownerless.service)) == 0 })
 	s.wantNoneSurged()
