@@ -160,7 +160,7 @@ func (v *visit) undo(ctx context.Context, rest *interruption.Record) error {
 	v.known.off = true
 	result, done, err := v.opts.Drainer.Cancel(ctx, v.node.Name)
 	if err != nil {
-		return fmt.Errorf("call off drain: %w", err)
+		return fmt.Errorf("cancel drain: %w", err)
 	}
 	if !done {
 		v.lookAgainIn(time.Second) // the drainer wakes us earlier
