@@ -79,7 +79,7 @@ func (c *Consumer) deleteBatch(ctx context.Context, entries []batchEntry) []erro
 		})
 	}
 	return c.batch(ctx, &c.deleting, deletion, len(entries), func(ctx context.Context) (done []*string, failed []types.BatchResultErrorEntry, err error) {
-		out, err := c.opts.Client.DeleteMessageBatch(ctx, in, withoutRetries)
+		out, err := c.opts.Client.DeleteMessageBatch(ctx, in)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -98,7 +98,7 @@ func (c *Consumer) hideBatch(ctx context.Context, entries []batchEntry) []error 
 		})
 	}
 	return c.batch(ctx, &c.hiding, visibility, len(entries), func(ctx context.Context) (done []*string, failed []types.BatchResultErrorEntry, err error) {
-		out, err := c.opts.Client.ChangeMessageVisibilityBatch(ctx, in, withoutRetries)
+		out, err := c.opts.Client.ChangeMessageVisibilityBatch(ctx, in)
 		if err != nil {
 			return nil, nil, err
 		}

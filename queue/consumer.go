@@ -78,8 +78,8 @@ const (
 	shutdownTimeout = 5 * time.Second
 )
 
-// Client is the subset of the SQS API that the consumer uses. *sqs.Client is one;
-// each call is made without the SDK's own retries.
+// Client is the subset of the SQS API that the consumer uses. It should not retry by itself:
+// that would hide a fault from log and readiness for up to a minute.
 type Client interface {
 	ReceiveMessage(ctx context.Context, in *sqs.ReceiveMessageInput, opts ...func(*sqs.Options)) (*sqs.ReceiveMessageOutput, error)
 	DeleteMessageBatch(ctx context.Context, in *sqs.DeleteMessageBatchInput, opts ...func(*sqs.Options)) (*sqs.DeleteMessageBatchOutput, error)
@@ -195,7 +195,7 @@ func (c *Consumer) readRedrive(ctx context.Context, key string) (bool, error) {
 	out, err := c.opts.Client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
 		QueueUrl:       aws.String(c.opts.QueueURL),
 		AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameRedrivePolicy},
-	}, withoutRetries)
+	})
 	if err != nil {
 		err = classify("get attributes of", "sqs:GetQueueAttributes", c.opts.QueueURL, err)
 		c.fault(&c.reading, err, "cannot read the queue's redrive policy, messages that cannot be used are left in the queue")

@@ -31,6 +31,7 @@ func realClient(s *sqsemu.Server) *sqs.Client {
 		Region:       "us-east-1",
 		BaseEndpoint: aws.String(s.URL),
 		APIOptions:   []func(*middleware.Stack) error{awsfault.PlainBody},
+		Retryer:      func() aws.Retryer { return aws.NopRetryer{} },
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: "id", SecretAccessKey: "secret"}, nil
 		}),

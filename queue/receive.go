@@ -46,10 +46,6 @@ const (
 	emptyPause = time.Second
 )
 
-// withoutRetries makes a call without the SDK's retries: they would hide a fault from log
-// and readiness for up to a minute, and this package has its own.
-func withoutRetries(o *sqs.Options) { o.Retryer = aws.NopRetryer{} }
-
 // receive is one receiver: it starts every message that it gets, until ctx is
 // canceled.
 func (c *Consumer) receive(ctx, acts context.Context) {
@@ -104,7 +100,7 @@ func (c *Consumer) receiveBatch(ctx context.Context, poll time.Duration) ([]type
 			types.MessageSystemAttributeNameApproximateReceiveCount,
 			types.MessageSystemAttributeNameSentTimestamp,
 		},
-	}, withoutRetries)
+	})
 	if err != nil {
 		return nil, classify("receive from", "sqs:ReceiveMessage", c.opts.QueueURL, err)
 	}

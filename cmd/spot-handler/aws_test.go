@@ -59,8 +59,9 @@ func TestTheSDKTriesNothingAgain(t *testing.T) {
 	})
 	_, errTags := ec2.NewFromConfig(conf).DescribeTags(t.Context(), &ec2.DescribeTagsInput{})
 	_, errGroups := autoscaling.NewFromConfig(conf).DescribeAutoScalingGroups(t.Context(), &autoscaling.DescribeAutoScalingGroupsInput{})
-	if errTags == nil || errGroups == nil || sent != 2 {
-		t.Errorf("%d requests for two calls that fail: %v, %v", sent, errTags, errGroups)
+	_, errReceive := sqs.NewFromConfig(conf).ReceiveMessage(t.Context(), &sqs.ReceiveMessageInput{QueueUrl: aws.String("https://queue")})
+	if errTags == nil || errGroups == nil || errReceive == nil || sent != 3 {
+		t.Errorf("%d requests for three calls that fail: %v, %v, %v", sent, errTags, errGroups, errReceive)
 	}
 }
 
