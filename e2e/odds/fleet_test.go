@@ -52,10 +52,15 @@ type cost struct {
 // replacement pod starts there; the old pod serves until its eviction deadline. After a time without
 // losses, pods are given back one by one, as far as the trace has spot nodes: Karpenter evicts each
 // when its spot node has booted, and only then another starts. Fallback nodes never lack.
-func replay(t *trace, prior Prior, ready time.Duration, p policy) (sum cost) {
+func replay(t *trace, prior Prior, ready time.Duration, p policy) cost {
+	return replayWith(calm, t, prior, ready, p)
+}
+
+// replayWith is replay with another time without losses before pods are given back.
+func replayWith(calm time.Duration, t *trace, prior Prior, ready time.Duration, p policy) (sum cost) {
 	for run := range uint64(runs) {
 		f := newFleet(t, prior, ready, p, run)
-		f.cost = sum
+		f.calm, f.cost = calm, sum
 		f.run()
 		sum = f.cost
 	}
