@@ -1,7 +1,8 @@
 // Package odds estimates how likely spot nodes of an offering are to be lost soon. Its tests evaluate
 // whether launching capacity ahead of such losses pays: on recorded traces to which it was not fitted,
 // and on made-up ones. It does not, so the package is no part of the product, which shows the simpler
-// odds of package offerings.
+// odds of package offerings. BenchmarkReplay compares the simulation that this rests on with the daemon
+// and Karpenter.
 //
 // The model: a node of the offering is lost at a rate of base + jump·x. When a share of the nodes is
 // lost, x grows by that share, and it decays with time. Base and jump begin with a [Prior], which
