@@ -22,7 +22,7 @@ const (
 
 var evictionCodes = []string{"201", "403", "404", "409", "429", "500"}
 
-// expose exposes what is known of the drains, and returns the counter of evictions.
+// expose registers the metrics of all drains, and returns the counter of evictions.
 func (d *Drainer) expose(reg prometheus.Registerer) *prometheus.CounterVec {
 	f := promauto.With(reg)
 	evictions := f.NewCounterVec(prometheus.CounterOpts{

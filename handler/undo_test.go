@@ -13,7 +13,7 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// cancels lets a story's drain be cancelled, as soon as done says so.
+// cancels has the fake drainer finish a cancellation as soon as done says so.
 func cancels(h *Handler, done func() (bool, error)) {
 	h.opts.Drainer.(*fakeDrainer).CancelFunc = func(string) (drain.Result, bool, error) {
 		ok, err := done()

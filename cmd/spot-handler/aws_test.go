@@ -43,7 +43,7 @@ func TestAnswerBeforeTheBodyHasEnded(t *testing.T) {
 	}
 }
 
-// Those who call AWS try again themselves, and decide how often.
+// The SDK must not retry: the callers do, and decide how often.
 func TestTheSDKTriesNothingAgain(t *testing.T) {
 	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "eu-west-1", "AWS_MAX_ATTEMPTS": "5"} {
 		t.Setenv(name, value)

@@ -28,8 +28,8 @@ import (
 )
 
 // The client is put together from client-go's generic parts for the four API groups
-// that the program uses. The generated clientset registers all of the fifty: it makes the program
-// a third larger, 38 MB instead of 27, most of which would be in memory on every spot node.
+// that the program uses. The generated clientset registers all fifty, which makes the program
+// 38 MB large instead of 27. Most of that would be in memory on every spot node.
 var (
 	scheme     = runtime.NewScheme()
 	codecs     = serializer.NewCodecFactory(scheme)

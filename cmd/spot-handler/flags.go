@@ -110,7 +110,7 @@ var replaced = map[string]string{
 	"hook-timeout":           "a hook's own timeout is read from its group",
 	"heartbeat-interval":     "--heartbeat-until=1h sends heartbeats, at half of the hook's timeout",
 	"notice-host-network":    "name the nodes' networks in --notice-networks",
-	"rebalance-capacity":     "--rebalance=fallback requests a replacement as on a notice",
+	"rebalance-capacity":     "--rebalance=fallback requests the replacement that an interruption notice would get",
 	"webhook-url":            "put the URL into a file, such as a mounted Secret's, and name that by --webhook-url-file",
 	"webhook-template":       "put the template into a file, and name that by --webhook-template-file",
 	"watch-spot":             "--watch lists what is polled",

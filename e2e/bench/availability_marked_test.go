@@ -15,7 +15,7 @@ import (
 )
 
 // BenchmarkAvailabilityMarked interrupts half of a pool at once in imds mode: a process on each node
-// marks it, and one drains them all.
+// marks that node, and one drains them all.
 func BenchmarkAvailabilityMarked(b *testing.B) {
 	const nodes, lost = 40, 20
 	for b.Loop() {

@@ -120,7 +120,7 @@ func ends(d *daemon.Daemon, nodes map[string]bool) (lines []daemon.Line) {
 	return lines
 }
 
-// notGraceful counts the pods that ended otherwise, as the daemon tells.
+// notGraceful counts the pods that did not end gracefully, as the daemon logs.
 func notGraceful(d *daemon.Daemon, nodes map[string]bool) (pods int) {
 	for _, line := range ends(d, nodes) {
 		for _, rough := range []string{"truncated", "forced", "left"} {

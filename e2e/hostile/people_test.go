@@ -97,8 +97,8 @@ func (r *round) judge(o Outcome, err error, path string) {
 		return
 	}
 	r.peak(o.Args[0], o.Peak)
-	// With code 1 they say what they left out as too large, which is the tenant's alone; migrate says of
-	// most settings that it cannot read them.
+	// A command ends with code 1 if it left out what is too large, which must be the tenant's alone;
+	// migrate ends so as it cannot read most settings.
 	leftOut := o.Code == 1 && strings.Count(string(o.Err), "left out: ") == strings.Count(string(o.Err), fmt.Sprintf(" of namespace %q: larger than", tenantNamespace)) && strings.Contains(string(o.Err), "left out: ")
 	if o.Code != 0 && o.Code != 3 && !leftOut && o.Args[0] != "migrate" {
 		r.Errorf("commands: %s ended with code %d, %d MiB: %.500q", what, o.Code, o.Peak, o.Err)

@@ -24,7 +24,7 @@ import (
 	"spot-handler/e2e/sqsemu"
 )
 
-// shop is another tenant's: a Deployment with a budget, a pod on each of the nodes that are lost.
+// shop is another tenant's Deployment with a budget, and with a pod on each of the nodes that are lost.
 func (r *round) shop(ctx context.Context) ([]*corev1.Node, []corev1.Pod) {
 	nodes, err := r.cluster.CreateBareNodes(ctx, controlplane.BareNodes{Count: lost, Labels: map[string]string{"node-lifecycle": "spot"}})
 	r.must(err)

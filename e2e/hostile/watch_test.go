@@ -59,7 +59,7 @@ func (r *round) watchReady(ctx context.Context, background *sync.WaitGroup) (few
 
 // watchBudgets writes a disruption budget of somebody who has nothing else, again and again, and says
 // how long kube-controller-manager has taken at most to see it. While that is busy with the tenant, no
-// budget of the cluster is updated, and whoever keeps to the shop's has to wait.
+// budget of the cluster is updated, so evictions that need the shop's budget wait.
 func (r *round) watchBudgets(ctx context.Context, background *sync.WaitGroup) (longest func() time.Duration) {
 	const namespace = "bystander"
 	r.must(r.cluster.CreateNamespace(ctx, namespace))

@@ -13,9 +13,9 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// An interruption is cancelled while its pods are surged and their successors have
-// no room yet. The pods go back to their ReplicaSets, which drop the successors, and
-// the node is as it was: nobody has noticed.
+// An interruption is cancelled while its pods are surged and their replacement pods have no room
+// yet. The pods go back to their ReplicaSets, which delete the replacement pods, and the node is as
+// it was: no service is affected.
 func TestCanceledSurgeLeavesNoTrace(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 4)[0]
@@ -53,15 +53,14 @@ func TestCanceledSurgeLeavesNoTrace(t *testing.T) {
 	if after.Labels["mine"] != "yes" || !hasTaint(after, "mine") {
 		t.Errorf("labels %v and taints %v: what others had set is gone", after.Labels, after.Spec.Taints)
 	}
-	// It can be interrupted again. What EC2 has said by the second of the cancellation is cancelled too.
+	// It can be interrupted again, by a notice that is at least a second later than the cancellation.
 	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-again", controlplane.InstanceID(node.Name), time.Now().Add(time.Second)))
 	s.waitSurged(3)
 }
 
-// The process that surged pods is killed, and what becomes of the interruption is
-// decided while none runs: one is cancelled, of another the record is taken away, of a
-// third the Deployment is deleted too. The next process finishes all of them, although their
-// budgets never let a pod go.
+// The process that surged pods is killed. While none runs, one interruption is cancelled, the record
+// of another is removed, and of a third the Deployment is deleted too. The next process finishes all
+// three, although their budgets never let a pod go.
 func TestSurgedPodsAreFoundAfterACrash(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
 	type home struct {
@@ -73,7 +72,7 @@ func TestSurgedPodsAreFoundAfterACrash(t *testing.T) {
 	for _, name := range []string{"cancelled", "forgotten", "ownerless"} {
 		node := s.bare(name, 1, 4)[0]
 		pods := s.service(name, 2, surge(2, func(d *controlplane.DeploymentSpec) {
-			d.NodeSelector = map[string]string{corev1.LabelHostname: node.Name} // so that successors have no room
+			d.NodeSelector = map[string]string{corev1.LabelHostname: node.Name} // so replacement pods have no room
 			d.BudgetMaxUnavailable = never
 		}))
 		homes = append(homes, home{node, name, pods})
@@ -107,8 +106,8 @@ func TestSurgedPodsAreFoundAfterACrash(t *testing.T) {
 	s.wantNoneSurged()
 }
 
-// A drain is killed over and over while it surges. Never are more pods surged than
-// maxSurge allows, never are fewer ready than there should be, and each is moved once.
+// The process is killed over and over while it surges. Never are more pods surged than
+// maxSurge allows or fewer ready than there should be, and each is moved once.
 func TestKilledSurgeStaysWithoutADip(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
 	const replicas, allowed = 8, 2

@@ -201,7 +201,7 @@ func TestWorkloadsHearAndAnswer(t *testing.T) {
 }
 
 // The deadline comes earlier than was said, and in the end the interruption is cancelled: the
-// pods hear both, and of neither the Node nor they bear any trace.
+// pods are notified of both, and neither leaves a trace on them or on the Node.
 func TestWorkloadsHearThatItIsCanceled(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 8)[0]

@@ -17,7 +17,8 @@ import (
 
 // Two spot pools flap, and Karpenter consolidates at once: it moves pods from on-demand nodes back
 // to spot. Without calm each loss moves every pod twice. With it the pods stay on demand, though the
-// leader is killed, and go back once, when nothing has been lost for as long as the pool says, or else the flag.
+// leader is killed, and go back once, when nothing has been lost for as long as the pool's annotation
+// says, or the flag if it has none.
 func TestCalmBeforeTheWayBack(t *testing.T) {
 	s := tell(long(t), controlplane.Options{Karpenter: true})
 	const replicas = 2

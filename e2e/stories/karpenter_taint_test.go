@@ -8,9 +8,9 @@ import (
 
 // Why spot-handler does not taint the other nodes of a lost offering: ExistingNode.CanAdd in Karpenter's
 // pkg/controllers/provisioning/scheduling takes a node with a PreferNoSchedule taint for full. Each team
-// has a node with a pod, and one with room for it. Without the taint Karpenter deletes the former, and
-// the pod moves to the latter. With it, it launches an on-demand node for the pod, and deletes that one
-// only when the taint is gone.
+// has a node with a pod, and one with room for it. Without the taint Karpenter deletes the first, and
+// the pod moves to the second. With the taint Karpenter launches an on-demand node for the pod, and
+// deletes that node only when the taint is gone.
 func TestKarpenterTakesTaintedNodesForFull(t *testing.T) {
 	s := tell(long(t), controlplane.Options{Karpenter: true})
 	teams := []string{"plain", "tainted"}
@@ -42,7 +42,7 @@ func TestKarpenterTakesTaintedNodesForFull(t *testing.T) {
 	s.patchNode(room["tainted"], "", `{"spec":{"taints":null}}`)
 	s.waitGone(launched)
 	if home := s.homeOf("tainted", controlplane.Spot, 1); home != room["tainted"] {
-		t.Errorf("after the taint the pod is on %s, want %s", home, room["tainted"])
+		t.Errorf("after the taint was removed the pod is on %s, want %s", home, room["tainted"])
 	}
 	plain, _ := moves["plain"].sum()
 	tainted, _ := moves["tainted"].sum()

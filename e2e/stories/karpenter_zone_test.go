@@ -200,11 +200,11 @@ func TestMassInterruptionWithAndWithoutMemory(t *testing.T) {
 	}
 	s.waitRemembered(`"zone":"` + zones[0] + `"`)
 	soon, later, quiet := odds("empty", "5m"), odds("empty", "30m"), odds("with", "30m")
-	t.Logf("odds of pool empty: %.3f within 5m and %.3f within 30m, which was %.3f before, and is %.3f of pool with", soon, later, before, quiet)
+	t.Logf("odds of pool empty: %.3f within 5m, %.3f within 30m, %.3f within 30m before the losses; of pool with: %.3f within 30m", soon, later, before, quiet)
 	if later <= soon || later <= before || later <= quiet {
-		t.Errorf("odds within 30m %.3f, want more than within 5m, %.3f, before the losses, %.3f, and of a pool without any, %.3f", later, soon, before, quiet)
+		t.Errorf("odds within 30m %.3f, want more than %.3f within 5m, %.3f before the losses, and %.3f of a pool without losses", later, soon, before, quiet)
 	}
-	s.metric(d, `spot_handler_loss_odds_squared_error_count{within="5m"}`) // there is none yet: the first nodes are scored after 5 minutes
+	s.metric(d, `spot_handler_loss_odds_squared_error_count{within="5m"}`) // still 0: the first nodes are scored after 5 minutes
 	for _, pool := range []string{"with", "without"} {
 		if pool == "without" {
 			s.must(s.cluster.Client.CoreV1().ConfigMaps(namespace).Delete(s.ctx, offerings.ConfigMap, metav1.DeleteOptions{}))

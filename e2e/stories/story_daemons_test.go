@@ -52,12 +52,11 @@ func (s *story) start(o daemon.Options) *daemon.Daemon {
 	return d
 }
 
-// alone is for the only daemon in queue mode, and for one that follows a killed one. It need
-// not wait for a lease, nor does it begin again when the machine stalls for so long that it is
-// lost.
+// alone is for the only daemon in queue mode, and for one that follows a killed one. Such a daemon
+// does not wait for the lease, and does not restart because a stall of the machine cost it the lease.
 const alone = "--leader-elect=false"
 
-// runQueue starts a daemon in queue mode that is alone.
+// runQueue starts the only daemon in queue mode.
 func (s *story) runQueue(server *sqsemu.Server, queue *sqsemu.Queue, flags ...string) *daemon.Daemon {
 	s.Helper()
 	return s.runReplica(server, queue, append([]string{alone}, flags...)...)
@@ -116,7 +115,7 @@ func (s *story) waitEnd(d *daemon.Daemon) int {
 	return d.ExitCode()
 }
 
-// metric is the value of one series, such as `spot_handler_leader`, or 0.
+// metric is the value of one series, such as `spot_handler_leader`, which must exist.
 func (s *story) metric(d *daemon.Daemon, series string) (value float64) {
 	s.Helper()
 	for line := range strings.Lines(d.Metrics(s.ctx)) {

@@ -22,7 +22,7 @@ func record(node *corev1.Node) (interruption.Record, bool) {
 	return rec, err == nil
 }
 
-// waitRecord waits until the Node has a record of which done says so.
+// waitRecord waits until the Node has a record for which done is true.
 func (s *story) waitRecord(node string, done func(interruption.Record) bool) interruption.Record {
 	s.Helper()
 	found, err := s.cluster.WaitNode(s.ctx, node, func(n *corev1.Node) bool {
@@ -43,8 +43,8 @@ func (s *story) waitGone(node string) {
 	s.must(err)
 }
 
-// watchReady follows a service until the story ends and tells the fewest pods that
-// were ready at any moment.
+// watchReady follows a service until the story ends, and returns the lowest number of pods that were
+// ready at any moment.
 func (s *story) watchReady(service string) (fewest func() int) {
 	s.Helper()
 	var mu sync.Mutex

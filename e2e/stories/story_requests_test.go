@@ -26,13 +26,13 @@ type deleteOptions struct {
 	Preconditions      struct{ UID string }
 }
 
-// requests are those that spot-handler has made of the API server.
+// requests are the matching requests that spot-handler has sent to the API server.
 func (s *story) requests(match func(request) bool) []request {
 	s.Helper()
 	return s.allRequests(func(r request) bool { return strings.HasPrefix(r.UserAgent, "spot-handler/") && match(r) })
 }
 
-// allRequests are those that anybody has made of it. Polled, it reads what is new in the log.
+// allRequests are those of all clients. Each call reads what is new in the log.
 func (s *story) allRequests(match func(request) bool) []request {
 	s.Helper()
 	s.seen.Lock()
@@ -55,7 +55,7 @@ func (s *story) allRequests(match func(request) bool) []request {
 	return found
 }
 
-// evictions that the API server has taken, by the pod's UID.
+// evictions counts the evictions that the API server has granted, by the pod's UID.
 func (s *story) evictions() map[string]int {
 	taken := map[string]int{}
 	for _, r := range s.requests(func(r request) bool {
@@ -66,8 +66,8 @@ func (s *story) evictions() map[string]int {
 	return taken
 }
 
-// brokenOff are the pods, by UID, of evictions that were neither granted nor refused. One whose
-// client is killed may have been done all the same, and is not answered with success then.
+// brokenOff are the pods, by UID, of evictions that were neither granted nor refused. If the client is
+// killed, its eviction might be carried out all the same, though the answer is not a success.
 func (s *story) brokenOff() map[string]bool {
 	pods := map[string]bool{}
 	for _, r := range s.requests(func(r request) bool {

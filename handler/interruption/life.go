@@ -195,8 +195,8 @@ type RebalancePolicy string
 const (
 	RebalanceIgnore   RebalancePolicy = "ignore"   // nothing
 	RebalanceCordon   RebalancePolicy = "cordon"   // record and cordon, no drain
-	RebalanceReplace  RebalancePolicy = "replace"  // drain as soon as a replacement is ready, if possible another spot instance
-	RebalanceFallback RebalancePolicy = "fallback" // the same with a replacement as on a notice
+	RebalanceReplace  RebalancePolicy = "replace"  // drain once a replacement is ready, if possible another spot instance
+	RebalanceFallback RebalancePolicy = "fallback" // as replace, but with the replacement that an interruption notice would get
 )
 
 // RebalancePolicies lists every policy.

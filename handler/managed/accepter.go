@@ -91,7 +91,7 @@ func (a *Accepter) Accept(ctx context.Context, n interruption.Notice) (interrupt
 	case err != nil:
 		a.failed(err)
 		if _, ours := a.opts.Nodes.Find(n); !ours && n.Hook != nil {
-			return "", fmt.Errorf("look up tags of %s, which is no Node and waits at a lifecycle hook: %w", n.InstanceID, err)
+			return "", fmt.Errorf("look up tags of %s, which is not a Node and waits at a lifecycle hook: %w", n.InstanceID, err)
 		}
 	default:
 		a.recovered()

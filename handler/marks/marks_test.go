@@ -97,7 +97,7 @@ func TestShutDown(t *testing.T) {
 	dead := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a", ResourceVersion: "1"}}
 	p, ok := ShutDown(dead, rec)
 	if !ok {
-		t.Fatal("not set on a dead node")
+		t.Fatal("not set on a node whose instance is terminated")
 	}
 	marked := apply(t, dead, p)
 	if _, missing := withTaint(marked.Spec.Taints, outOfService); missing {
@@ -109,7 +109,7 @@ func TestShutDown(t *testing.T) {
 	marked.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	p, ok = ShutDown(marked, *p.Record)
 	if !ok {
-		t.Fatal("not taken back from a node that lives")
+		t.Fatal("not removed from a node that is Ready")
 	}
 	alive := apply(t, marked, p)
 	if _, missing := withTaint(alive.Spec.Taints, outOfService); !missing || !alive.Spec.Unschedulable {

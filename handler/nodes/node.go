@@ -158,7 +158,7 @@ func ReadySince(node *corev1.Node) (since time.Time, ready bool) {
 	return time.Time{}, false
 }
 
-// Condition is the Node's condition of that kind, or nil.
+// Condition is the Node's condition of that type, or nil.
 func Condition(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
 	i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kind })
 	if i < 0 {

@@ -36,8 +36,8 @@ type Cache[V any] struct {
 	kept map[string]Answer[V]
 }
 
-// For is the Lifetime of answers that are fresh for one time, and of errors that are for another: of
-// those that wrap one, or of all if that is nil.
+// For returns a Lifetime that keeps answers for good, and errors that wrap one for failed; if one is
+// nil, all errors. Other errors are not kept.
 func For(good, failed time.Duration, one error) func(error) time.Duration {
 	return func(err error) time.Duration {
 		switch {

@@ -87,9 +87,9 @@ func defaultPayload(m Message) ([]byte, error) {
 	}{slackEscape.Replace(m.Text)})
 }
 
-// Template makes the body of a webhook. nil makes the one that Slack understands. It is
-// given a Message, and calls no methods: a library that can has the linker keep every exported method
-// of the program, a fifth of it, which each spot node would hold in memory.
+// Template makes the body of a webhook from a Message. nil makes the one that Slack understands.
+// Templates cannot call methods: with a library that can, the linker keeps every exported method of the
+// program, a fifth of its size, and each spot node would hold that in memory.
 type Template struct{ parsed *template.Template }
 
 // ParseTemplate reads a Go template, which may use sprig's functions, and tries it on a
@@ -105,7 +105,7 @@ func ParseTemplate(text string, header http.Header) (*Template, error) {
 	for _, m := range samples() {
 		body, err := t.Render(m)
 		if err != nil {
-			return nil, fmt.Errorf("%w (webhooks.md lists the fields; methods cannot be called: write times as {{ .StartTime | date \"15:04:05\" }})", err)
+			return nil, fmt.Errorf("%w (webhooks.md lists the fields; templates cannot call methods: write times as {{ .StartTime | date \"15:04:05\" }})", err)
 		}
 		if !isJSON(header) {
 			continue

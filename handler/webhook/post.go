@@ -24,7 +24,7 @@ const contentTypeJSON = "application/json"
 // Endpoint is where webhooks go, and with which headers. The files are those of a mounted
 // Secret. They are read for each attempt, as the kubelet replaces them.
 type Endpoint struct {
-	URLFile     string // empty: nowhere
+	URLFile     string // empty: no webhooks
 	HeadersFile string // may be empty
 }
 

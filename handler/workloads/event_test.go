@@ -15,7 +15,7 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// A notice is a CloudEvent with all that a pod has to know; its id depends on what it says alone.
+// A notice is a CloudEvent with all that a pod has to know; its id depends only on its content.
 func TestEvent(t *testing.T) {
 	deadline := noon.Add(2 * time.Minute)
 	in := interrupted(deadline)
@@ -53,7 +53,7 @@ func TestEvent(t *testing.T) {
 	}
 }
 
-// Whatever can arrive stands in the manual.
+// The manual has every field that a notice can have.
 func TestManualNamesWhatArrives(t *testing.T) {
 	text, err := os.ReadFile("../../deploy/docs/workloads.md")
 	if err != nil {

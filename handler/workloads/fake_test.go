@@ -88,7 +88,7 @@ func newNotifier(t *testing.T, change func(*Options)) (*Notifier, *api) {
 	return New(o), a
 }
 
-// clientOf is a client of an API server that answers so.
+// clientOf is a client of an API server with that handler.
 func clientOf(t *testing.T, api http.Handler) rest.Interface {
 	t.Helper()
 	server := httptest.NewServer(api)

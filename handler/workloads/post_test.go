@@ -18,7 +18,7 @@ import (
 	"spot-handler/drain"
 )
 
-// Whatever a pod answers, it is heard within two attempts, and only a clear word counts.
+// Whatever a pod answers, two attempts suffice, and only a valid answer counts.
 func TestAnswers(t *testing.T) {
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"when":"now"}`) }))
 	t.Cleanup(elsewhere.Close)
@@ -84,10 +84,10 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// What an operator sets up for the way to the API server and to AWS says nothing about pods.
+// A proxy that an operator sets for the API server and AWS does not apply to pods.
 func TestNoProxy(t *testing.T) {
 	if transport := newClient().Transport.(*http.Transport); transport.Proxy != nil {
-		t.Error("pods are told through a proxy")
+		t.Error("pods are notified through a proxy")
 	}
 }
 
@@ -96,7 +96,7 @@ func TestTarget(t *testing.T) {
 	for _, tt := range []struct {
 		annotation, ip string
 		change         func(*Options, *corev1.Pod)
-		want           string // empty: nowhere
+		want           string // empty: no request
 	}{
 		{"8080", "10.1.2.3", nil, "http://10.1.2.3:8080/"},
 		{"8080/", "10.1.2.3", nil, "http://10.1.2.3:8080/"},

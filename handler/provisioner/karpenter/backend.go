@@ -53,12 +53,13 @@ type Options struct {
 	// own annotation, [FallbackAnnotation], overrides it.
 	FallbackNodePools map[string]string
 
-	// Rebalance is what is done on a rebalance recommendation. The NodePool's own annotation,
+	// Rebalance is the policy for rebalance recommendations. The NodePool's own annotation,
 	// [RebalanceAnnotation], overrides it.
 	Rebalance interruption.RebalancePolicy
 
-	// Calm is how long EC2 must have taken no node of a pool before Karpenter may consolidate what
-	// replaces them on demand; 0 is off. The NodePool's own annotation, [CalmAnnotation], overrides it.
+	// Calm is how long EC2 must have announced nothing about a spot pool before Karpenter may consolidate
+	// the on-demand replacements of its nodes; 0 is off. The NodePool's own annotation,
+	// [CalmAnnotation], overrides it.
 	Calm time.Duration
 
 	// SingleNode says that Request is called for one node only, that of the process. Then

@@ -14,15 +14,15 @@ import (
 	"spot-handler/handler/offerings"
 )
 
-// CalmAnnotation on a NodePool says for how long EC2 must have taken none of its nodes before
-// Karpenter may consolidate what replaces them on demand. It is a duration from 0, which is off,
-// to LongestHold, and overrides the operator's choice for all pools.
+// CalmAnnotation on a NodePool says how long EC2 must have announced nothing about its nodes before
+// Karpenter may consolidate their on-demand replacements. It is a duration from 0, which is off,
+// to LongestHold, and overrides the operator's setting for all pools.
 const CalmAnnotation = "spot-handler/calm"
 
 const (
 	// DefaultCalm: in public traces of spot fleets, two thirds or more of those that had been quiet
-	// for five minutes lost instances again within half an hour. After thirty minutes about a third
-	// as many returns are left, or fewer; longer waits cost on-demand hours, and save few more.
+	// for five minutes lost instances again within half an hour. With a wait of thirty minutes pods go back
+	// about a third as often, or less; longer waits cost on-demand hours, and save few more moves.
 	DefaultCalm = 30 * time.Minute
 
 	// LongestHold is how old a replacement can be and still be held: a pool that is never calm does

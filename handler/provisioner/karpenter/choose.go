@@ -123,7 +123,7 @@ func (b *Backend) lose(node *corev1.Node, rec interruption.Record, need provisio
 		node: node, rec: rec, need: need, pool: node.Labels[nodePoolLabel], lately: b.opts.Offerings.Lost(),
 	}
 	if rec.Kind == interruption.RebalanceRecommendation {
-		policy, _ := b.RebalancePolicy(node) // without pools none is chosen
+		policy, _ := b.RebalancePolicy(node) // if the pools cannot be read, none is chosen
 		lost.spotFirst = cmp.Or(policy, b.opts.Rebalance) != interruption.RebalanceFallback
 	}
 	if lost.spotFirst {

@@ -118,10 +118,10 @@ func poolNamed(pools []*nodePool, name string) *nodePool {
 // nodes. It overrides the operator's choice for all nodes.
 const RebalanceAnnotation = "spot-handler/rebalance"
 
-// RebalancePolicy is what the node's NodePool asks for on a rebalance recommendation, or nothing.
-// Another value counts as nothing, and is complained about once. The
-// NodePools are read at most every 10 s, however many ask. If they cannot be read, what was last
-// known counts; without that there is a transient error. If Karpenter is not installed,
+// RebalancePolicy is the policy that the node's NodePool sets for rebalance recommendations, or empty.
+// An invalid value counts as empty, and the NodePool gets an Event about it once. The NodePools are
+// read at most every 10 s, however many callers ask. If they cannot be read, what was last known
+// counts; without that there is a transient error. If Karpenter is not installed,
 // or we have no permission to ask, there are no policies.
 func (b *Backend) RebalancePolicy(node *corev1.Node) (interruption.RebalancePolicy, error) {
 	name := node.Labels[nodePoolLabel]

@@ -43,7 +43,7 @@ func (r Report) WriteHTML(w io.Writer) error {
 type page struct {
 	Report
 	Title, When string
-	Slack       string // the least of all nodes
+	Slack       string // the smallest of all nodes
 	InTime      bool   // the last drain ended before its deadline, and every pod had left
 	Style       template.CSS
 	Axis        []tick
