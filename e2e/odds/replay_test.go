@@ -33,9 +33,9 @@ type replayed struct {
 }
 
 // In the first stretch 9 of 12 instances are lost within seven minutes. In the second 7 are lost, and 2
-// more soon after the 7 were granted again; calm is short, so the pods return before it ends. In neither
-// is a node lost to which a pod has returned: only nodes of the beginning are. Pods that need 10 minutes
-// would not have returned before the second ends: half as long shows what that costs.
+// more soon after the 7 were granted again; calm is short, so the pods return before the stretch ends.
+// In neither is a node lost to which a pod has returned: only the first nodes are. Pods that need 10
+// minutes would not return before the second ends, so pods that need 5 show what a return costs.
 var stretches = []replayed{
 	{"losses-10s", 5013 * time.Second, 6573 * time.Second, calm, fast, off},
 	{"losses-90s", 5013 * time.Second, 6573 * time.Second, calm, 90 * time.Second, off},
@@ -183,8 +183,8 @@ func must(b *testing.B, err error) {
 	}
 }
 
-// lose has EC2 announce what the fleet is to lose: each slot's first loss. The oracle knows of it, and
-// recommends the node for rebalance as long ahead as the simulation moves the pod.
+// lose has EC2 announce what the fleet is to lose: each slot's first loss. With the oracle, the node is
+// recommended for rebalance first, as long ahead as the simulation moves the pod.
 func (f *realFleet) lose(ctx context.Context, queue *sqsemu.Queue, began time.Time) {
 	type message struct {
 		after time.Duration
