@@ -43,7 +43,7 @@ func TestEvaluation(t *testing.T) {
 	}
 	for _, want := range []string{
 		fmt.Sprintf("An oracle that knows each loss saves %v of the unavailable pod-seconds:", saved),
-		fmt.Sprintf("`spot-handler/calm=1h` saves %v of the unavailable pod-seconds, with %v more of the node-minutes on the fallback", later, more),
+		fmt.Sprintf("`--calm=1h` saves %v of the unavailable pod-seconds, with %v more of the node-minutes on the fallback", later, more),
 	} {
 		if !strings.Contains(words, want) {
 			t.Errorf("deploy/docs/odds.md does not say: %s", want)
