@@ -145,12 +145,14 @@ func (v *visit) show(ctx context.Context) (done bool, err error) {
 // writeCondition brings a Node's condition in line with its record. If that fails, the next visit
 // tries again.
 func (h *Handler) writeCondition(ctx context.Context, name string) {
+	// In this order: the Node that is read next is at least as new as that by which a visit has found it
+	// in line, which forgets what was written.
+	before, shown := h.written.Load(name)
 	node, ok := h.opts.Index.Get(name)
-	if !ok {
-		return
+	if !shown || !ok {
+		return // if it has changed again, its own visit shows it
 	}
 	data, changed := conditionPatch(node, time.Now())
-	before, _ := h.written.Load(name)
 	written, _ := before.(string)
 	if !changed || nodes.Older(node.ResourceVersion, written) {
 		return // what we wrote has not come back yet; when it does, the Node is visited again

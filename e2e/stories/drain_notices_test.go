@@ -261,7 +261,7 @@ func TestWorkloadsHearThatItIsCanceled(t *testing.T) {
 	}
 	written := s.requests(func(r request) bool { return r.ObjectRef.Resource == "nodes" && r.ObjectRef.Subresource == "status" })
 	if len(written) != 3 {
-		t.Errorf("%d writes of the condition, want one for each of the notices, and one for the end", len(written))
+		t.Errorf("%d writes of the condition, want one for each of the notices, and one for the end: %+v", len(written), written)
 	}
 	if d.Stop() != 0 {
 		t.Error("the daemon did not stop cleanly")
