@@ -5,7 +5,7 @@ go 1.26.0
 // A direct dependency needs a reason, which stands beside it. Heavy modules that only tests need have
 // modules of their own below e2e.
 require (
-	github.com/DataDog/datadog-agent/pkg/template v0.85.2 // Go's templates without method calls; with them the linker keeps every exported method: 6 MB
+	github.com/DataDog/datadog-agent/pkg/template v0.85.2 // Go's templates without method calls; with them the linker keeps every exported method: 5 MB
 	github.com/Masterminds/sprig/v3 v3.3.0 // the functions of webhooks' templates
 	github.com/aws/aws-sdk-go-v2 v1.47.6 // AWS's own client
 	github.com/aws/aws-sdk-go-v2/config v1.33.14 // AWS's own client

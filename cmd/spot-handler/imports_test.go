@@ -70,7 +70,7 @@ func TestImportsPointDown(t *testing.T) {
 }
 
 // If any code can call a method by name, as Go's own templates do, the linker keeps every exported
-// method of the program: 6 MB, most of which each process would hold in memory.
+// method of the program: 5 MB, most of which each process would hold in memory.
 func TestNoMethodIsCalledByName(t *testing.T) {
 	out, err := exec.Command("go", "build", "-ldflags=-dumpdep", "-o", filepath.Join(t.TempDir(), "spot-handler"), ".").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "main.main -> ") {

@@ -62,9 +62,9 @@ func (s service) lose(flags []string) outage {
 	before := s.claims(ctx)
 	noticed := time.Now()
 	emulator.Interrupt("terminate", noticed.Add(cmp.Or(s.notice, noticeTime)))
-	doomed := map[string]bool{node.Name: true}
-	result := s.watch(ctx, doomed, noticed)
-	result.rough = notGraceful(d, doomed)
+	interrupted := map[string]bool{node.Name: true}
+	result := s.watch(ctx, interrupted, noticed)
+	result.rough = notGraceful(d, interrupted)
 	result.claims = s.made(ctx, before)
 	return result
 }
@@ -94,16 +94,16 @@ func (s service) loseMany(n int, flags []string) outage {
 // follow interrupts the nodes and adds up what that costs until d has drained them all.
 func (s service) follow(ctx context.Context, d *daemon.Daemon, nodes []*corev1.Node, interrupt func(noticed time.Time)) outage {
 	before := s.claims(ctx)
-	noticed, doomed := time.Now(), map[string]bool{}
+	noticed, interrupted := time.Now(), map[string]bool{}
 	for _, node := range nodes {
-		doomed[node.Name] = true
+		interrupted[node.Name] = true
 	}
 	interrupt(noticed)
-	result := s.watch(ctx, doomed, noticed)
-	for len(ends(d, doomed)) < len(nodes) {
+	result := s.watch(ctx, interrupted, noticed)
+	for len(ends(d, interrupted)) < len(nodes) {
 		pause(s.B, ctx, 50*time.Millisecond)
 	}
-	result.rough = notGraceful(d, doomed)
+	result.rough = notGraceful(d, interrupted)
 	result.claims = s.made(ctx, before)
 	return result
 }
@@ -164,7 +164,7 @@ func (s service) setUp(ctx context.Context) []*corev1.Node {
 
 // watch follows the service's pods until the nodes are empty and all are ready again, and
 // at least until the nodes go: what happens to the pods in between counts too.
-func (s service) watch(ctx context.Context, doomed map[string]bool, from time.Time) outage {
+func (s service) watch(ctx context.Context, interrupted map[string]bool, from time.Time) outage {
 	ctx, cancel := context.WithTimeout(ctx, availableWait)
 	defer cancel()
 	o, last, missing := outage{fewest: s.pods, ready: []picture.Point{{X: 0, Y: float64(s.pods)}}}, from, 0
@@ -174,7 +174,7 @@ func (s service) watch(ctx context.Context, doomed map[string]bool, from time.Ti
 			if controlplane.Ready(p) {
 				ready++
 			}
-			if doomed[p.Spec.NodeName] {
+			if interrupted[p.Spec.NodeName] {
 				on++
 			}
 		}

@@ -128,7 +128,7 @@ func TestALostLeaseIsCampaignedFor(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 8)[0]
 	const pods = 12
-	doomed := s.service("web", pods, func(d *controlplane.DeploymentSpec) {
+	interrupted := s.service("web", pods, func(d *controlplane.DeploymentSpec) {
 		quick(d)
 		d.BudgetMinAvailable, d.MaxSurge = budget(pods-1), never
 	})
@@ -166,7 +166,7 @@ func TestALostLeaseIsCampaignedFor(t *testing.T) {
 	if n := s.metric(leader, "spot_handler_leader"); n != 1 {
 		t.Error("it does not count as the leader")
 	}
-	s.wantEachOnce(uids(doomed))
+	s.wantEachOnce(uids(interrupted))
 	if code := leader.Stop(); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}

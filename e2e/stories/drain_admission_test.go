@@ -59,7 +59,7 @@ func TestEvictionsThatAreDenied(t *testing.T) {
 // webhook answers again, so do the others.
 func TestAnAdmissionWebhookHangs(t *testing.T) {
 	s := tellApart(t, controlplane.Options{Audit: true})
-	doomed := s.bare("node", 1, 8)[0]
+	interrupted := s.bare("node", 1, 8)[0]
 	slow := s.service("slow", 40, func(d *controlplane.DeploymentSpec) { quick(d); d.CPU, d.MaxSurge = "200m", never })
 	other := s.bare("other", 1, 8)[0]
 	free := s.service("free", 4, func(d *controlplane.DeploymentSpec) { quick(d); d.MaxSurge = never })
@@ -73,7 +73,7 @@ func TestAnAdmissionWebhookHangs(t *testing.T) {
 	hook.forget()
 	d, queue := s.drill()
 
-	interrupt(queue, doomed.Name, 100*time.Second)
+	interrupt(queue, interrupted.Name, 100*time.Second)
 	s.eventually("evictions that hang", func() bool { asked, _ := hook.seen(); return asked >= 32 })
 	interrupt(queue, other.Name, 110*time.Second)
 	s.eventually("departure of the others", func() bool { return len(s.podsOn(other.Name, "free")) == 0 })
@@ -88,7 +88,7 @@ func TestAnAdmissionWebhookHangs(t *testing.T) {
 		}
 	}
 	hook.answer()
-	s.wantResults(d, map[string]result{doomed.Name: {graceful: 40}, other.Name: {graceful: 4}})
+	s.wantResults(d, map[string]result{interrupted.Name: {graceful: 40}, other.Name: {graceful: 4}})
 	s.wantEachOnce(uids(append(slow, free...)))
 }
 

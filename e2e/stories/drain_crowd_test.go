@@ -24,17 +24,17 @@ func TestAThousandPodsOnFiftyNodesAtOnce(t *testing.T) {
 	var stop context.CancelFunc
 	s.ctx, stop = context.WithTimeoutCause(s.ctx, 2*left, fmt.Errorf("not within %s", 2*left))
 	defer stop()
-	doomed := s.bare("node", nodes, 8)
+	interrupted := s.bare("node", nodes, 8)
 	zero := time.Duration(0)
 	pods, err := s.cluster.CreateCrowd(s.ctx, controlplane.Crowd{
 		Name: "crowd", PerNode: perNode, Budgets: 10, Behaviour: controlplane.Behaviour{ReadyAfter: &zero, StopAfter: &zero},
-	}, doomed)
+	}, interrupted)
 	s.must(err)
 	d, queue := s.drill()
 
 	sent := time.Now()
 	want := map[string]int{}
-	for _, n := range doomed {
+	for _, n := range interrupted {
 		interrupt(queue, n.Name, left)
 		want[n.Name] = perNode
 	}
@@ -51,7 +51,7 @@ func TestAThousandPodsOnFiftyNodesAtOnce(t *testing.T) {
 func TestManyNodesSurgeAtOnce(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
 	const nodes, services, replicas = 10, 4, 30
-	doomed := s.bare("node", nodes, 2) // room for 20 each
+	interrupted := s.bare("node", nodes, 2) // room for 20 each
 	want, evictable := map[string]int{}, map[types.UID]string{}
 	seen := map[string]*worstSeen{}
 	for i := range services {
@@ -69,7 +69,7 @@ func TestManyNodesSurgeAtOnce(t *testing.T) {
 	for i := range services {
 		seen[fmt.Sprint("web-", i)] = s.watchSurge("default", fmt.Sprint("web-", i))
 	}
-	for _, n := range doomed {
+	for _, n := range interrupted {
 		interrupt(queue, n.Name, 120*time.Second)
 	}
 	s.wantAllGraceful(want)

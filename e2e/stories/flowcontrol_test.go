@@ -25,7 +25,7 @@ func TestLeasesAndCordonsPassHangingEvictions(t *testing.T) {
 	s.narrow("workload-low")
 	s.flowsOf(queueAccount, map[string]string{"get leases": "spot-handler-leases", "get nodes": "spot-handler-nodes", "list pods": "service-accounts"})
 
-	doomed := s.bare("node", 1, 8)[0]
+	interrupted := s.bare("node", 1, 8)[0]
 	slow := s.service("slow", 40, func(d *controlplane.DeploymentSpec) { quick(d); d.CPU, d.MaxSurge = "200m", never })
 	others := s.bare("other", 20, 8)
 	hook := s.hangingWebhook("request.name.startsWith('slow-')")
@@ -39,7 +39,7 @@ func TestLeasesAndCordonsPassHangingEvictions(t *testing.T) {
 	leader := s.runReplica(server, queue)
 	s.waitLine(leader, "leading")
 
-	interrupt(queue, doomed.Name, 100*time.Second)
+	interrupt(queue, interrupted.Name, 100*time.Second)
 	deputy := s.person(queueAccount, "")
 	s.eventually("requests of the account that wait", func() bool {
 		ctx, cancel := context.WithTimeout(s.ctx, time.Second)
@@ -72,7 +72,7 @@ func TestLeasesAndCordonsPassHangingEvictions(t *testing.T) {
 		t.Error("the leader leads no more")
 	}
 	hook.answer()
-	s.waitRecord(doomed.Name, func(r interruption.Record) bool { return r.Phase == interruption.Released })
+	s.waitRecord(interrupted.Name, func(r interruption.Record) bool { return r.Phase == interruption.Released })
 }
 
 // narrow leaves a level of the API server's priority and fairness a handful of places, and lets it

@@ -89,7 +89,7 @@ func defaultPayload(m Message) ([]byte, error) {
 
 // Template makes the body of a webhook from a Message. nil makes the one that Slack understands.
 // Templates cannot call methods: with a library that can, the linker keeps every exported method of the
-// program, a fifth of its size, and each spot node would hold that in memory.
+// program, a sixth of its size, and each spot node would hold that in memory.
 type Template struct{ parsed *template.Template }
 
 // ParseTemplate reads a Go template, which may use sprig's functions, and tries it on a

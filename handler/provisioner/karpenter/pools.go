@@ -140,8 +140,12 @@ func (b *Backend) RebalancePolicy(node *corev1.Node) (interruption.RebalancePoli
 	if value == "" || slices.Contains(interruption.RebalancePolicies(), value) {
 		return value, nil
 	}
+	var known []string
+	for _, policy := range interruption.RebalancePolicies() {
+		known = append(known, string(policy))
+	}
 	b.misunderstood(pool, reasonWrongPolicy, fmt.Sprintf("annotation %s is %s: want one of %s; --rebalance counts",
-		RebalanceAnnotation, interruption.Clip(strconv.Quote(string(value))), interruption.RebalancePolicies()))
+		RebalanceAnnotation, interruption.Clip(strconv.Quote(string(value))), strings.Join(known, ", ")))
 	return "", nil
 }
 
