@@ -40,7 +40,7 @@ func (s *story) over(name string) {
 
 // Nobody makes room, and the daemon dies with the placeholders pending. They go with
 // their Node; they go when the next daemon starts and the node is not interrupted any
-// more; and a running daemon takes them back when somebody calls the interruption off.
+// more; and a running daemon takes them back when somebody cancels the interruption.
 func TestPlaceholdersAreNotLeftBehind(t *testing.T) {
 	s := tell(t, controlplane.Options{})
 	s.accounts(inBothModes)

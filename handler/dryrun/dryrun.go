@@ -170,7 +170,7 @@ func (a *Accepter) nothing(node *corev1.Node, n interruption.Notice, j interrupt
 func (a *Accepter) withdrawn(node *corev1.Node, n interruption.Notice, rec interruption.Record) {
 	a.line(node, rec).Str("event_id", n.EventID).Msg("dry run: would take back what was announced")
 	if rec.Canceled {
-		a.line(node, rec).Msg("dry run: would call the drain off and undo what was set")
+		a.line(node, rec).Msg("dry run: would cancel the drain and undo what was set")
 	}
 }
 

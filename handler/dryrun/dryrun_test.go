@@ -187,7 +187,7 @@ func TestDryRunOfWithdrawal(t *testing.T) {
 		t.Errorf("of what was never announced: %s, %v", verdict, told)
 	}
 	d.story(t, n)
-	want := []string{"would take back what was announced", "would call the drain off and undo what was set"}
+	want := []string{"would take back what was announced", "would cancel the drain and undo what was set"}
 	if verdict, told, _ := d.story(t, off); verdict != interruption.Accepted || !cmp.Equal(told, want) {
 		t.Errorf("%s, %v", verdict, told)
 	}

@@ -83,7 +83,7 @@ func Set(node *corev1.Node, rec interruption.Record) Patch {
 }
 
 // Undo takes back what the record has set. The record goes, or rest takes its place. If it
-// goes, its scheduled events are remembered as past; if somebody called it off on the Node,
+// goes, its scheduled events are remembered as past; if somebody cancelled it on the Node,
 // everything is, as of now.
 func Undo(node *corev1.Node, rec interruption.Record, rest *interruption.Record, now time.Time) Patch {
 	spec, metadata := map[string]any{}, map[string]any{}

@@ -272,7 +272,11 @@ func (t *Notifier) send(ctx context.Context, lane *fair.Lane, in Interruption, w
 		Tenant: pod.Namespace, Who: pod.UID, About: in.Node, What: what, Ends: what == typeCanceled || what == typePeerCanceled,
 		Run: func() {
 			now := time.Now()
-			body, _ := json.Marshal(event(now)) // every field has a JSON form
+			body, err := json.Marshal(event(now))
+			if err != nil { // a year that JSON has no form for, in a record that somebody else wrote
+				over("", resultInvalid, fmt.Errorf("write the notice: %w", err))
+				return
+			}
 			if now.Sub(since) > longestWait {
 				over("", resultDropped, fmt.Errorf("it has waited for its place for longer than %s", longestWait))
 				return
