@@ -85,7 +85,10 @@ func Borrow(t testing.TB, options Options) *Cluster {
 // must not borrow: the cluster ends with it.
 func Take(t testing.TB, options Options) *Cluster {
 	t.Helper()
-	cluster := shared.take(idleCluster{karpenter: options.Karpenter, heartbeat: options.Heartbeat})
+	var cluster *Cluster
+	if options.FeatureGates == "" { // as those that wait
+		cluster = shared.take(idleCluster{karpenter: options.Karpenter, heartbeat: options.Heartbeat})
+	}
 	if cluster == nil {
 		return ForTest(t, options)
 	}

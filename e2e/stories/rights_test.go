@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -69,6 +70,14 @@ func TestEveryRightOfTheChartIsUsed(t *testing.T) {
 				from.interrupt()
 				s.waitLine(d, "dry run: pod")
 				d.Stop()
+			}
+			if tt.drains { // an overlay that an earlier leader has left, for what nobody remembers
+				_, err := s.cluster.Dynamic.Resource(controlplane.NodeOverlays).Create(s.ctx, &unstructured.Unstructured{Object: map[string]any{
+					"apiVersion": "karpenter.sh/v1alpha1", "kind": "NodeOverlay",
+					"metadata": map[string]any{"name": "left", "labels": map[string]any{"app.kubernetes.io/managed-by": "spot-handler"}},
+					"spec":     map[string]any{"requirements": []any{}},
+				}}, metav1.CreateOptions{})
+				s.must(err)
 			}
 			// A recommendation only cordons, so that it can be undone and come again.
 			last, from := start("--rebalance=cordon")

@@ -59,6 +59,9 @@ func long(t *testing.T) *testing.T {
 }
 
 func kindOf(options controlplane.Options) string {
+	if options.FeatureGates != "" {
+		return "with " + options.FeatureGates
+	}
 	if options.Karpenter {
 		return "with Karpenter"
 	}

@@ -58,7 +58,7 @@ func newCluster(t *testing.T, opts Options, objects ...runtime.Object) *cluster 
 	c.FakeDynamicClient = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 		map[schema.GroupVersionResource]string{
 			nodePoolResource: "NodePoolList", nodeClaimResource: "NodeClaimList", budgetResource: "PodDisruptionBudgetList",
-			daemonSetResource: "DaemonSetList",
+			daemonSetResource: "DaemonSetList", nodeOverlayResource: "NodeOverlayList",
 		}, objects...)
 	c.PrependReactor("create", "nodeclaims", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		u := a.(clienttesting.CreateAction).GetObject().(*unstructured.Unstructured)
