@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
@@ -129,11 +128,10 @@ func (p parts) tenure(registry *prometheus.Registry) tenure {
 	}
 	registry.MustRegister(p.taken.Collector())
 	kept := newResource[corev1.ConfigMap, corev1.ConfigMapList](p.clients.core, "configmaps", leaseNamespace(cfg))
-	standing := func() []*corev1.Node { return p.index.Joined(time.Time{}) }
 	return tenure{accept, func(ctx context.Context) error {
 		g, ctx := errgroup.WithContext(ctx)
 		g.Go(func() error { return h.Run(ctx) })
-		g.Go(func() error { return p.taken.Keep(ctx, kept, standing, part(p.logger, "offerings")) })
+		g.Go(func() error { return p.taken.Keep(ctx, kept, p.index.All, part(p.logger, "offerings")) })
 		return g.Wait()
 	}, registry}
 }

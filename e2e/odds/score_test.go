@@ -49,18 +49,14 @@ func (t *trace) outcomes() []outcome {
 // forecast is the odds of each minute.
 type forecast [][len(horizons)]float64
 
-// forecast is what the model gives.
-func (p Prior) forecast(t *trace) forecast { return t.forecast(p, (*Rate).Odds) }
-
-// shown is what status shows: odds without a jump.
-func (t *trace) shown() forecast {
-	return t.forecast(Prior{Base: 1, BaseWeight: 1, Jump: 1e-9, JumpWeight: 1e9, Decay: time.Minute}, func(r *Rate, within time.Duration) float64 {
-		return offerings.Odds(r.lost, r.hours, within)
-	})
+// shown is the prior that status begins with, but that its jump is fitted to the other traces.
+func (p Prior) shown() Prior {
+	p.Base, p.BaseWeight = offerings.Assumed.Base, offerings.Assumed.BaseWeight
+	return p
 }
 
 // forecast replays the trace, and asks for the odds of each minute, which know nothing of later ones.
-func (t *trace) forecast(p Prior, odds func(*Rate, time.Duration) float64) forecast {
+func (p Prior) forecast(t *trace) forecast {
 	r := New(p, epoch)
 	given := make(forecast, 0, len(t.known))
 	i, now := 0, 0
@@ -74,7 +70,7 @@ func (t *trace) forecast(p Prior, odds func(*Rate, time.Duration) float64) forec
 			now = s.now
 		}
 		r.Stood(now, at)
-		given = append(given, [len(horizons)]float64{odds(r, horizons[0]), odds(r, horizons[1])})
+		given = append(given, [len(horizons)]float64{r.Odds(horizons[0]), r.Odds(horizons[1])})
 	}
 	return given
 }

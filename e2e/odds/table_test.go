@@ -101,7 +101,7 @@ func calibrationTable(recorded []*trace) []string {
 	for _, t := range recorded {
 		for h := range horizons {
 			calibration(t, foundWithout(t).prior.forecast(t), h, sums[h])
-			calibration(t, t.shown(), h, sums[len(horizons)+h])
+			calibration(t, foundWithout(t).prior.shown().forecast(t), h, sums[len(horizons)+h])
 		}
 	}
 	for i, from := range bins {
@@ -144,57 +144,13 @@ func verdictTable(recorded []*trace, results []result) []string {
 			others = without(recorded, i)
 		}
 		var scores []string
-		for _, given := range []forecast{foundWithout(t).prior.forecast(t), t.shown(), t.constant(constantOdds(others)), t.constant(t.anyMoment())} {
+		for _, given := range []forecast{foundWithout(t).prior.forecast(t), foundWithout(t).prior.shown().forecast(t), t.constant(constantOdds(others)), t.constant(t.anyMoment())} {
 			scores = append(scores, fmt.Sprintf("%.3f", t.brier(given)[1]))
 		}
 		rows = append(rows, fmt.Sprintf("| %s | %s | %.0f | %.0f%% | %.0f%% | %.0f%% | %.1f → %.1f |", t.name, strings.Join(scores, "; "),
 			r.off.unavailable/r.off.podDays, 100*r.gain(), 100*r.extra(), 100*r.act.vain/r.off.all, r.off.moves/r.off.podDays, r.act.moves/r.off.podDays))
 	}
 	return rows
-}
-
-// The rate jumps with the share that is lost, decays, and adapts to the offering.
-func TestRate(t *testing.T) {
-	prior := Prior{Base: 0.1, Jump: 2, BaseWeight: 4, JumpWeight: 4, Decay: 20 * time.Minute}
-	at := func(d time.Duration) time.Time { return epoch.Add(d) }
-	near := func(what string, got, want float64) {
-		t.Helper()
-		if math.Abs(got-want) > 0.002 {
-			t.Errorf("%s: %.4f, want %.4f", what, got, want)
-		}
-	}
-	r := New(prior, epoch)
-	near("without a history", r.Odds(time.Hour), 1-math.Exp(-0.1))
-	near("in no time", r.Odds(0), 0)
-
-	r.Stood(10, at(time.Minute))
-	few, many := *r, *r
-	few.Lost(1, 10)
-	many.Lost(5, 10)
-	if a, b, c := r.Odds(30*time.Minute), few.Odds(30*time.Minute), many.Odds(30*time.Minute); !(a < b && b < c) {
-		t.Errorf("odds of %.3f, %.3f after a loss of one, and %.3f of five, want them to grow", a, b, c)
-	}
-	if a, b := many.Odds(5*time.Minute), many.Odds(30*time.Minute); !(a < b && b < 6*a) {
-		t.Errorf("odds of %.3f in 5 and %.3f in 30 minutes, want the later ones to be lower", a, b)
-	}
-	jumped := many.Odds(time.Minute)
-	many.Stood(5, at(3*time.Hour))
-	if late := many.Odds(time.Minute); late > jumped/5 {
-		t.Errorf("odds of %.4f three hours after %.4f", late, jumped)
-	}
-
-	calm, hit := New(prior, epoch), New(prior, epoch)
-	for d := time.Hour; d <= 10*24*time.Hour; d += time.Hour {
-		calm.Stood(100, at(d))
-		hit.Stood(10, at(d))
-		hit.Lost(5, 10)
-	}
-	if odds := calm.Odds(time.Hour); odds > 0.003 {
-		t.Errorf("odds of %.4f after ten days of 100 nodes without a loss", odds)
-	}
-	if odds := hit.Odds(time.Hour); odds < 0.3 || odds > 0.7 {
-		t.Errorf("odds of %.2f where half of the nodes are lost every hour", odds)
-	}
 }
 
 // Two of four nodes are lost after an hour, and the other two five minutes later or not at all. A pod

@@ -201,8 +201,8 @@ func TestMassInterruptionWithAndWithoutMemory(t *testing.T) {
 	s.waitRemembered(`"zone":"` + zones[0] + `"`)
 	soon, later, quiet := odds("empty", "5m"), odds("empty", "30m"), odds("with", "30m")
 	t.Logf("odds of pool empty: %.3f within 5m, %.3f within 30m, %.3f within 30m before the losses; of pool with: %.3f within 30m", soon, later, before, quiet)
-	if later <= soon || later <= before || later <= quiet {
-		t.Errorf("odds within 30m %.3f, want more than %.3f within 5m, %.3f before the losses, and %.3f of a pool without losses", later, soon, before, quiet)
+	if soon < 0.15 || later <= soon || later <= before || later <= quiet { // in recorded fleets 0.19 or more
+		t.Errorf("odds within 30m %.3f, want more than %.3f within 5m, which is at least 0.15, %.3f before the losses, and %.3f of a pool without losses", later, soon, before, quiet)
 	}
 	s.metric(d, `spot_handler_loss_odds_squared_error_count{within="5m"}`) // still 0: the first nodes are scored after 5 minutes
 	for _, pool := range []string{"with", "without"} {

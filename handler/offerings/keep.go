@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"spot-handler/handler/interruption"
-	"spot-handler/handler/nodes"
 )
 
 const (
@@ -31,7 +30,7 @@ const (
 	maxText = 512 << 10
 
 	// A loss is written after burst, with those that come meanwhile, but not within pause of the last
-	// write. Node-hours need not be as fresh: they are added every hoursEvery.
+	// write. Node-hours need not be as fresh: they are written every hoursEvery.
 	burst      = 5 * time.Second
 	pause      = time.Minute
 	hoursEvery = 20 * time.Minute
@@ -55,10 +54,10 @@ type keeper struct {
 
 // Keep adds what an earlier leader has left to the memory, and writes what is new, until ctx ends. Its
 // error is always nil: where the ConfigMap cannot be used, that is logged once, and the memory dies
-// with the process. Standing returns the nodes without an interruption. Only one process should run it.
-func (m *Memory) Keep(ctx context.Context, client ConfigMaps, standing func() []*corev1.Node, logger zerolog.Logger) error {
+// with the process. All returns the nodes of the cluster. Only one process should run it.
+func (m *Memory) Keep(ctx context.Context, client ConfigMaps, all func() []*corev1.Node, logger zerolog.Logger) error {
 	m.mu.Lock()
-	m.standing = standing
+	m.all = all
 	m.mu.Unlock()
 	k := &keeper{Memory: m, client: client, logger: logger}
 	next, wrote, since := time.Now().Add(k.sync(ctx)), time.Time{}, time.Now()
@@ -66,7 +65,7 @@ func (m *Memory) Keep(ctx context.Context, client ConfigMaps, standing func() []
 	for {
 		select {
 		case <-judged:
-			m.judge(standing())
+			m.judge(standing(all()))
 			judged = time.After(m.trials[0].within)
 			continue
 		case <-ctx.Done():
@@ -78,8 +77,7 @@ func (m *Memory) Keep(ctx context.Context, client ConfigMaps, standing func() []
 		case <-time.After(time.Until(next)):
 		}
 		now := time.Now()
-		if stood := now.Sub(since); stood >= hoursEvery {
-			m.stood(standing(), stood.Hours())
+		if now.Sub(since) >= hoursEvery {
 			since, k.changed = now, true
 		}
 		if k.changed {
@@ -96,7 +94,8 @@ func (k *keeper) sync(ctx context.Context) time.Duration {
 	defer cancel()
 	err := k.read(bounded)
 	k.mu.Lock()
-	k.counts = true
+	// Until it is known what has been counted, nothing is: the records on the Nodes are visited again.
+	k.counts = k.counts || err == nil || apierrors.IsNotFound(err) || apierrors.IsForbidden(err)
 	maps.DeleteFunc(k.counted, func(_ string, at time.Time) bool { return time.Since(at) >= Lately }) // no more to be counted twice
 	k.mu.Unlock()
 	if err == nil && k.changed {
@@ -147,13 +146,11 @@ func (k *keeper) write(ctx context.Context) error {
 	return nil
 }
 
-// Read returns what a leader has kept in the ConfigMap; nothing if there is none. Its pools have these
-// nodes, of which those without an interruption stand. An error is fit to be shown.
+// Read returns what a leader has kept in the ConfigMap; nothing if there is none. These are all nodes.
+// An error is fit to be shown.
 func Read(ctx context.Context, client ConfigMaps, of []*corev1.Node) (*Memory, error) {
 	m := New()
-	m.standing = func() []*corev1.Node {
-		return slices.DeleteFunc(slices.Clone(of), func(n *corev1.Node) bool { _, has, _ := nodes.Record(n); return has })
-	}
+	m.all = func() []*corev1.Node { return of }
 	held, err := client.Get(ctx, ConfigMap, metav1.GetOptions{})
 	if err == nil && held.Data[dataKey] != "" {
 		_, err = m.load(held.Data[dataKey])
@@ -172,8 +169,8 @@ func (m *Memory) LastDay() (list []Entry) {
 	m.fade()
 	for of, t := range m.of {
 		if time.Since(t.Last) < 24*time.Hour {
-			shown := tally{Lost: math.Round(10*t.Lost) / 10, Hours: math.Round(10*t.Hours) / 10, Last: t.Last}
-			odds := func(within time.Duration) float64 { return math.Round(1000*Odds(t.Lost, t.Hours, within)) / 1000 }
+			shown := tally{Rate: Rate{Lost: math.Round(10*t.Lost) / 10, Hours: math.Round(10*t.Hours) / 10}, Last: t.Last}
+			odds := func(within time.Duration) float64 { return math.Round(1000*t.Odds(Assumed, within)) / 1000 }
 			list = append(list, Entry{of, shown, odds(5 * time.Minute), odds(30 * time.Minute)})
 		}
 	}
@@ -193,7 +190,7 @@ type Entry struct {
 	Loss
 	tally
 
-	// What [Odds] says of two times. It is shown, and not stored.
+	// What [Rate.Odds] says of two times. It is shown, and not stored.
 	In5m  float64 `json:"within5m,omitempty"`
 	In30m float64 `json:"within30m,omitempty"`
 }
@@ -231,7 +228,7 @@ func (m *Memory) load(text string) (offerings int, err error) {
 				return 0, fmt.Errorf("%.64q is no value of a label", name)
 			}
 		}
-		few, many := min(e.Lost, e.Hours), max(e.Lost, e.Hours)
+		few, many := min(e.Lost-e.Followed, e.Followed, e.Hours, e.Risk, e.Share), max(e.Lost, e.Hours, e.Risk, e.Share)
 		for _, n := range e.Recent {
 			few, many = min(few, float64(n)), max(many, float64(n))
 		}
@@ -250,7 +247,8 @@ func (m *Memory) load(text string) (offerings int, err error) {
 	m.fade()
 	for of, l := range left.of {
 		t := m.tally(of)
-		t.Lost, t.Hours, t.Last, t.known = t.Lost+l.Lost, t.Hours+l.Hours, interruption.Later(t.Last, l.Last), l.Last
+		t.Rate = Rate{t.Lost + l.Lost, t.Hours + l.Hours, t.Followed + l.Followed, t.Risk + l.Risk, t.Share + l.Share}
+		t.Last, t.known = interruption.Later(t.Last, l.Last), l.Last
 		for at, n := range l.Recent {
 			t.Recent[at] += n
 		}

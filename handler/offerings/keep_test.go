@@ -156,6 +156,79 @@ func TestMemorySurvives(t *testing.T) {
 	})
 }
 
+// A leader that cannot read at first what the one before has counted counts nothing until it can, and then
+// what stands on the Nodes and was not counted.
+func TestNothingIsCountedTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newConfigMaps(nil)
+		m, stop := keep(t, api, t.Output())
+		rec := record(interruption.SpotInterruption)
+		for i := range 20 {
+			m.Note(named(fmt.Sprint("node-", i), spotNode("m5.large", "a")), rec)
+		}
+		time.Sleep(2 * burst)
+		stop()
+		api.err = errors.New("etcd is slow")
+		next, stop := keep(t, api, io.Discard)
+		visit := func() {
+			for i := range 20 {
+				next.Note(named(fmt.Sprint("node-", i), spotNode("m5.large", "a")), rec)
+			}
+			next.Note(named("later", spotNode("m5.large", "a")), record(interruption.SpotInterruption))
+		}
+		visit()
+		if _, known := next.LastLoss("spot"); known || len(next.Lost()) != 1 {
+			t.Errorf("lost %v, want one offering; what was not read counts as known: %t", next.Lost(), known)
+		}
+		api.err = nil
+		time.Sleep(pause)
+		synctest.Wait()
+		visit()
+		next.wantTally(t, "a", 21, 0)
+		stop()
+	})
+}
+
+// What has faded to nothing is forgotten, but not what stands, or was lost of late.
+func TestFadedIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := New()
+		gone, stands := spotNode("m5.large", "gone"), spotNode("m5.large", "stands")
+		m.judge([]*corev1.Node{gone, stands})
+		time.Sleep(time.Hour)
+		m.judge([]*corev1.Node{stands})
+		time.Sleep(20 * 24 * time.Hour)
+		m.Note(spotNode("m5.large", "lost"), record(interruption.RebalanceRecommendation))
+		m.judge([]*corev1.Node{stands})
+		if len(m.of) != 2 || m.of[Loss{Offering{"m5.large", "gone"}, "spot"}] != nil {
+			t.Errorf("%v, want what stands and what was lost", m.of)
+		}
+	})
+}
+
+// A pool is calm when the offerings that it has had are, whichever pool loses nodes of them.
+func TestLastLossOfItsOfferings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := New()
+		m.judge([]*corev1.Node{spotNode("m5.large", "a")})
+		lose := func(zone string) time.Time {
+			node := spotNode("m5.large", zone)
+			node.Labels["karpenter.sh/nodepool"] = "other"
+			m.Note(node, record(interruption.RebalanceRecommendation))
+			time.Sleep(time.Minute)
+			return time.Now().Add(-time.Minute)
+		}
+		lose("b")
+		if at, _ := m.LastLoss("spot"); !at.IsZero() {
+			t.Errorf("last loss %s, want none of an offering of the pool's", at)
+		}
+		want := lose("a")
+		if at, _ := m.LastLoss("spot"); !at.Equal(want) {
+			t.Errorf("last loss %s, want %s, in another pool", at, want)
+		}
+	})
+}
+
 // Hours are counted for spot nodes that stand, and written three times an hour.
 func TestNodeHours(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -170,7 +243,7 @@ func TestNodeHours(t *testing.T) {
 			t.Errorf("%d reads and %d writes in an hour, want 1 and 3", len(api.reads), len(api.writes))
 		}
 		next, stop := keep(t, api, t.Output())
-		faded := 1.0/3 + math.Exp2(-1.0/72)/3 + math.Exp2(-2.0/72)/3
+		faded := 24 / math.Ln2 * (1 - math.Exp2(-1.0/24))
 		next.wantTally(t, "a", 0, 2*faded)
 		next.wantTally(t, "b", 0, faded)
 		if len(next.of) != 2 || len(next.Lost()) != 0 {
@@ -198,6 +271,8 @@ func TestHostileContent(t *testing.T) {
 		"a long name":        entries(1, `{"type":"one","zone":"`+strings.Repeat("a", 64)+`"}`),
 		"no name of a label": entries(1, `{"type":"one","zone":"a","pool":"\u001b[31m"}`),
 		"negative":           entries(1, `{"type":"one","zone":"a","lost":-1}`),
+		"a negative share":   entries(1, `{"type":"one","zone":"a","share":-1}`),
+		"more that followed": entries(1, `{"type":"one","zone":"a","lost":1,"followed":2}`),
 		"a negative slot":    entries(1, `{"type":"one","zone":"a","recent":{"1":-1}}`),
 		"an enormous slot":   entries(1, `{"type":"one","zone":"a","recent":{"1":2000000000}}`),
 		"enormous":           entries(1, `{"type":"one","zone":"a","hours":1e300}`),
@@ -238,7 +313,7 @@ func TestTimesToCome(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.wantTally(t, "a", 3, 4)
-		m.standing = func() []*corev1.Node { return nil }
+		m.all = func() []*corev1.Node { return nil }
 		if got := m.TooMany(); len(got) > 0 {
 			t.Errorf("%v, want no losses of another time", got)
 		}
@@ -298,8 +373,9 @@ func TestLargestMemoryIsRead(t *testing.T) {
 		nodes = append(nodes, node)
 		m.Note(named(fmt.Sprint("node-", i), node), record(interruption.SpotInterruption))
 	}
-	m.stood(nodes, 1.0/3)
+	m.judge(nodes)
 	for _, loss := range m.of {
+		loss.Rate = Rate{1e-100 / 3, 1e-100 / 3, 1e-100 / 3, 1e-100 / 3, 1e-100 / 3}
 		for at := range int64(window / slot) {
 			loss.Recent[slotOf(time.Now())-at] = 5000
 		}
@@ -351,7 +427,7 @@ func TestReadForPeople(t *testing.T) {
 		}
 		got, err := json.Marshal(m.LastDay())
 		if want := `[{"type":"m5.large","zone":"b","pool":"spot","lost":0,"hours":0,"last":"2000-01-02T01:01:00Z","within5m":0.001,"within30m":0.005},` +
-			`{"type":"m5.large","zone":"a","pool":"spot","lost":3,"hours":17.9,"last":"2000-01-02T01:00:00Z","within5m":0.007,"within30m":0.041}]`; string(got) != want || err != nil {
+			`{"type":"m5.large","zone":"a","pool":"spot","lost":3,"hours":17.8,"last":"2000-01-02T01:00:00Z","within5m":0.125,"within30m":0.386}]`; string(got) != want || err != nil {
 			t.Errorf("got %s, %v, want %s", got, err, want)
 		}
 		api.held.Data[dataKey] = `{"at":"` + strings.Repeat("1", 100_000) + `"}`
@@ -420,7 +496,17 @@ func TestTooMany(t *testing.T) {
 				stop()
 				next, stop := keep(t, api, t.Output(), standing...)
 				check(next)
-				people, err := Read(t.Context(), api, append(standing, interrupted))
+				nodes := append(slices.Clone(standing), interrupted)
+				if len(standing) > 2 { // and it may stay
+					recommended, waiting, rehearsed := record(interruption.RebalanceRecommendation), record(interruption.ScheduledEvent), record(interruption.SpotInterruption)
+					recommended.Phase, waiting.Phase, rehearsed.Source = interruption.Draining, interruption.Waiting, interruption.Rehearsal
+					for i, rec := range []interruption.Record{recommended, waiting, rehearsed} {
+						node := nodes[2+i].DeepCopy()
+						metav1.SetMetaDataAnnotation(&node.ObjectMeta, interruption.Annotation, rec.String())
+						nodes[2+i] = node
+					}
+				}
+				people, err := Read(t.Context(), api, nodes)
 				if err != nil {
 					t.Fatal(err)
 				}

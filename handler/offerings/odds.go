@@ -1,7 +1,6 @@
 package offerings
 
 import (
-	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -13,18 +12,8 @@ import (
 	"spot-handler/handler/nodes"
 )
 
-// The history that is assumed of an offering before it has one of its own.
-const assumedLost, assumedHours = 0.2, 20
-
 // maxPools bounds the pools of which there are odds as a metric.
 const maxPools = 300
-
-// Odds is the probability that a node is lost within the time where so many were lost in so many
-// node-hours. A short history says little, so a little is assumed before it. That the rate jumps after
-// a loss is left out: on recorded fleets, odds that know of it are no better.
-func Odds(lost, hours float64, within time.Duration) float64 {
-	return 1 - math.Exp(-(lost+assumedLost)/(hours+assumedHours)*within.Hours())
-}
 
 // trial is a time for which odds are given when it begins, and scored when it is over.
 type trial struct {
@@ -43,12 +32,20 @@ type given struct {
 	nodes, lost int
 }
 
-// judge ends the trials that are over, and begins the next with the nodes that stand. A node that
+// judge counts the nodes that stand, ends the trials that are over, and begins the next. A node that
 // leaves for another reason counts as not lost.
 func (m *Memory) judge(standing []*corev1.Node) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fade()
+	for _, t := range m.of {
+		t.nodes = 0
+	}
+	for _, node := range standing {
+		if of, spot := Of(node); spot {
+			m.tally(Loss{of, nodes.PoolOf(node).Name}).nodes++
+		}
+	}
 	for _, t := range m.trials {
 		if m.at.Sub(t.began) < t.within {
 			continue
@@ -58,16 +55,13 @@ func (m *Memory) judge(standing []*corev1.Node) {
 			t.squares += float64(g.lost)*math.Pow(1-g.odds, 2) + float64(g.nodes-g.lost)*math.Pow(g.odds, 2)
 		}
 		t.began, t.of = m.at, map[Loss]*given{}
-		for _, node := range standing {
-			if of, spot := Of(node); spot {
-				loss := Loss{of, nodes.PoolOf(node).Name}
-				had := cmp.Or(m.of[loss], &tally{})
-				g := cmp.Or(t.of[loss], &given{odds: Odds(had.Lost, had.Hours, t.within)})
-				g.nodes++
-				t.of[loss] = g
+		for loss, had := range m.of {
+			if had.nodes > 0 {
+				t.of[loss] = &given{odds: had.Odds(Assumed, t.within), nodes: had.nodes}
 			}
 		}
 	}
+	m.shrink()
 }
 
 // Collector is the metrics of what is lost: the pools that have lost too many nodes, of maxLosses at
@@ -98,13 +92,12 @@ func (m *Memory) Collector() prometheus.Collector {
 // means are the odds of a node of each pool, as of now, and those without a history of the pool without
 // a name, unless that has nodes.
 func (m *Memory) means(within time.Duration) map[string]float64 {
-	means, nodes := map[string]float64{"": Odds(0, 0, within)}, map[string]float64{}
-	stand := m.trials[0].of // the shortest trial has begun last
-	for _, of := range slices.SortedFunc(maps.Keys(stand), compare) {
-		if _, has := means[of.Pool]; has || len(means) < maxPools {
-			had := cmp.Or(m.of[of], &tally{})
-			nodes[of.Pool] += float64(stand[of].nodes)
-			means[of.Pool] += (Odds(had.Lost, had.Hours, within) - means[of.Pool]) * float64(stand[of].nodes) / nodes[of.Pool]
+	means, nodes := map[string]float64{"": (&Rate{}).Odds(Assumed, within)}, map[string]float64{}
+	for _, of := range slices.SortedFunc(maps.Keys(m.of), compare) {
+		t := m.of[of]
+		if _, has := means[of.Pool]; t.nodes > 0 && (has || len(means) < maxPools) {
+			nodes[of.Pool] += float64(t.nodes)
+			means[of.Pool] += (t.Odds(Assumed, within) - means[of.Pool]) * float64(t.nodes) / nodes[of.Pool]
 		}
 	}
 	return means

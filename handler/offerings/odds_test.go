@@ -39,24 +39,8 @@ func (m *Memory) metric(t *testing.T, name string) map[string]*dto.Metric {
 	return found
 }
 
-// Odds grow with losses and time, and a short history is half believed.
-func TestOdds(t *testing.T) {
-	for _, tt := range []struct {
-		lost, hours float64
-		within      time.Duration
-		want        float64
-	}{
-		{0, 0, time.Hour, 0.01}, {0, 1980, time.Hour, 0.0001}, {1.8, 0, time.Hour, 0.095}, {9.8, 80, time.Hour, 0.095},
-		{9.8, 80, 5 * time.Minute, 0.0083}, {9.8, 80, 0, 0}, {1e9, 0, time.Hour, 1},
-	} {
-		if got := Odds(tt.lost, tt.hours, tt.within); math.Abs(got-tt.want) > 0.0005 {
-			t.Errorf("%v lost in %v hours, within %v: %.5f, want %v", tt.lost, tt.hours, tt.within, got, tt.want)
-		}
-	}
-}
-
 // Of 20 nodes of an offering that loses one an hour for each, as long as anybody remembers, two are lost
-// every five minutes, each five minutes old. An on-demand node has no odds.
+// every five minutes, each five minutes old; no loss has ever made another one more likely. An on-demand node has no odds.
 func TestOddsAreScored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var standing []*corev1.Node
@@ -66,7 +50,7 @@ func TestOddsAreScored(t *testing.T) {
 		onDemand := spotNode("m5.large", "a")
 		onDemand.Labels["karpenter.sh/capacity-type"] = "on-demand"
 		m, stop := keep(t, newConfigMaps(map[string]string{dataKey: fmt.Sprintf(
-			`{"at":%q,"offerings":[{"type":"m5.large","zone":"a","pool":"spot","lost":1e8,"hours":1e8}]}`, time.Now().Format(time.RFC3339))}), t.Output(), append(standing, onDemand)...)
+			`{"at":%q,"offerings":[{"type":"m5.large","zone":"a","pool":"spot","lost":1e8,"hours":1e8,"risk":1e9}]}`, time.Now().Format(time.RFC3339))}), t.Output(), append(standing, onDemand)...)
 		for round := range 12 {
 			created := metav1.NewTime(time.Now().Add(-time.Second))
 			time.Sleep(time.Minute)
@@ -103,9 +87,10 @@ func TestOddsAreScored(t *testing.T) {
 // The odds of a pool are the mean of its nodes', and those of no more pools are shown than have a place.
 func TestOddsOfPools(t *testing.T) {
 	m, standing := New(), []*corev1.Node{spotNode("m5.large", "a"), spotNode("m5.large", "a"), spotNode("m5.large", "b")}
-	*m.tally(Loss{Offering{"m5.large", "a"}, "spot"}) = tally{Lost: 9.8, Hours: 80}
+	known := Rate{Lost: 9.8, Hours: 80}
+	*m.tally(Loss{Offering{"m5.large", "a"}, "spot"}) = tally{Rate: known}
 	m.judge(standing)
-	got, want := m.metric(t, "spot_handler_loss_odds")["/spot/30m"].GetGauge().GetValue(), (2*Odds(9.8, 80, 30*time.Minute)+Odds(0, 0, 30*time.Minute))/3
+	got, want := m.metric(t, "spot_handler_loss_odds")["/spot/30m"].GetGauge().GetValue(), (2*known.Odds(Assumed, 30*time.Minute)+(&Rate{}).Odds(Assumed, 30*time.Minute))/3
 	if math.Abs(got-want) > 1e-4 {
 		t.Errorf("%v, want %v", got, want)
 	}

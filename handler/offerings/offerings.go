@@ -9,7 +9,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -39,7 +38,10 @@ const (
 	fewest = 3
 	share  = 4
 
-	// maxLosses bounds what is remembered: more types and zones than that are in no cluster.
+	// together is how long losses after a first one count as one with it.
+	together = time.Minute
+
+	// maxLosses bounds what is remembered. Few clusters have as many types and zones in their pools.
 	maxLosses = 1000
 )
 
@@ -62,15 +64,17 @@ type Loss struct {
 	Pool string `json:"pool,omitempty"`
 }
 
-// tally is what a pool has had of an offering. Both numbers fade by halfLife.
+// tally is what a pool has had of an offering.
 type tally struct {
-	Lost  float64   `json:"lost"`          // nodes, by their interruption notices
-	Hours float64   `json:"hours"`         // node-hours that uninterrupted nodes have stood
-	Last  time.Time `json:"last,omitzero"` // when the last notice or recommendation was received
+	Rate
+	Last time.Time `json:"last,omitzero"` // when the last notice or recommendation was received
 
 	Recent map[int64]int `json:"recent,omitempty"` // nodes lost within window, by slot since 1970
 
-	known time.Time // Last as an earlier process has left it, which has counted the notices until then
+	known  time.Time // Last as an earlier process has left it, which has counted the notices until then
+	nodes  int       // that stood when they were last counted
+	first  time.Time // when the last burst of losses began
+	before float64   // Share then
 }
 
 // Memory remembers losses. It is safe for concurrent use.
@@ -84,7 +88,7 @@ type Memory struct {
 	counted map[string]time.Time // when notices were received that have been counted of late, by node
 	trials  []*trial             // of the odds
 
-	standing func() []*corev1.Node // the nodes without an interruption; nil: not known
+	all func() []*corev1.Node // the nodes of the cluster; nil: not known
 }
 
 // New returns an empty memory.
@@ -112,7 +116,11 @@ func (m *Memory) Note(node *corev1.Node, rec interruption.Record) {
 	count := m.counts && !has && rec.Kind == interruption.SpotInterruption && rec.Received.After(t.known)
 	if count {
 		m.fade()
-		t.Lost++
+		t = m.tally(loss) // which has nothing yet if it is new, and was forgotten
+		if m.at.Sub(t.first) >= together {
+			t.first, t.before = m.at, t.Share
+		}
+		t.Lose(Assumed, 1, min(1/float64(max(1, t.nodes)), t.before+1-t.Share), t.before)
 		t.Recent[slotOf(rec.Received)]++
 		m.counted[node.Name] = rec.Received
 		for _, t := range m.trials {
@@ -145,13 +153,18 @@ func (m *Memory) Lost() []Loss {
 	return lost
 }
 
-// LastLoss is when EC2 last took a node of the pool, or was said to; zero if it never did as far as is
-// known. What an earlier process has left is known only if known is true.
+// LastLoss is when EC2 last took a node of an offering that the pool has had, in whatever pool, or was
+// said to; zero if it never did as far as is known. What an earlier process has left is known only if
+// known is true.
 func (m *Memory) LastLoss(pool string) (at time.Time, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	had := map[Offering]bool{}
+	for loss := range m.of {
+		had[loss.Offering] = had[loss.Offering] || loss.Pool == pool
+	}
 	for loss, t := range m.of {
-		if loss.Pool == pool {
+		if had[loss.Offering] {
 			at = interruption.Later(at, t.Last)
 		}
 	}
@@ -162,19 +175,6 @@ func compare(a, b Loss) int {
 	return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Zone, b.Zone), cmp.Compare(a.Pool, b.Pool))
 }
 
-// stood adds the hours that these nodes have stood.
-func (m *Memory) stood(standing []*corev1.Node, hours float64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.fade()
-	for _, node := range standing {
-		if of, ok := Of(node); ok {
-			m.tally(Loss{of, nodes.PoolOf(node).Name}).Hours += hours
-		}
-	}
-	m.shrink()
-}
-
 func (m *Memory) tally(of Loss) *tally {
 	if m.of[of] == nil {
 		m.of[of] = &tally{Recent: map[int64]int{}}
@@ -182,17 +182,26 @@ func (m *Memory) tally(of Loss) *tally {
 	return m.of[of]
 }
 
-// fade brings all numbers up to now.
+// fade brings all numbers up to now, and forgets what has faded to nothing.
 func (m *Memory) fade() {
 	now := time.Now()
-	by := math.Exp2(min(0, m.at.Sub(now).Hours()/halfLife.Hours()))
-	for _, t := range m.of {
-		t.Lost, t.Hours = t.Lost*by, t.Hours*by
+	maps.DeleteFunc(m.of, func(_ Loss, t *tally) bool {
+		t.Stood(Assumed, t.nodes, now.Sub(m.at))
 		maps.DeleteFunc(t.Recent, func(at int64, _ int) bool {
 			return at <= slotOf(now.Add(-window)) || at > slotOf(now.Add(window)) // which a wrong clock has left
 		})
-	}
+		return t.Lost+t.Hours < 0.01 && t.nodes == 0 && now.Sub(t.Last) > halfLife
+	})
 	m.at = now
+}
+
+// standing are the nodes that EC2 leaves where they are, as far as is known: what is only recommended
+// may never come, and neither may what waits for its time.
+func standing(all []*corev1.Node) []*corev1.Node {
+	return slices.DeleteFunc(slices.Clone(all), func(node *corev1.Node) bool {
+		rec, has, _ := nodes.Record(node)
+		return has && rec.Kind != interruption.RebalanceRecommendation && rec.Phase != interruption.Waiting && !rec.Rehearsed()
+	})
 }
 
 // shrink forgets what counts least: that with the oldest loss, and of those without one, that with
@@ -225,7 +234,7 @@ func (l Losses) String() string {
 func (m *Memory) TooMany() map[string]Losses {
 	m.mu.Lock()
 	m.fade()
-	pools, standing := map[string]Losses{}, m.standing
+	pools, all := map[string]Losses{}, m.all
 	for of, t := range m.of {
 		l := pools[of.Pool]
 		for _, n := range t.Recent {
@@ -234,11 +243,11 @@ func (m *Memory) TooMany() map[string]Losses {
 		pools[of.Pool] = l
 	}
 	m.mu.Unlock()
-	maps.DeleteFunc(pools, func(_ string, l Losses) bool { return l.Lost < fewest || standing == nil })
+	maps.DeleteFunc(pools, func(_ string, l Losses) bool { return l.Lost < fewest || all == nil })
 	if len(pools) == 0 {
 		return pools
 	}
-	for _, node := range standing() {
+	for _, node := range standing(all()) {
 		pool := nodes.PoolOf(node).Name
 		l, loses := pools[pool]
 		if _, spot := Of(node); spot && loses {

@@ -20,7 +20,7 @@ func spotNode(kind, zone string) *corev1.Node {
 }
 
 func record(kind interruption.Kind) interruption.Record {
-	return interruption.Record{Kind: kind, Received: time.Now()}
+	return interruption.Record{Kind: kind, Received: time.Now(), Phase: interruption.Noticed}
 }
 
 func TestWhatCounts(t *testing.T) {

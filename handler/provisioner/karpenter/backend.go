@@ -60,8 +60,8 @@ type Options struct {
 	// [RebalanceAnnotation], overrides it.
 	Rebalance interruption.RebalancePolicy
 
-	// Calm is how long EC2 must have announced nothing about a spot pool before Karpenter may consolidate
-	// the on-demand replacements of its nodes; 0 is off. The NodePool's own annotation,
+	// Calm is how long EC2 must have announced nothing about the offerings of a spot pool before Karpenter
+	// may consolidate the on-demand replacements of its nodes; 0 is off. The NodePool's own annotation,
 	// [CalmAnnotation], overrides it.
 	Calm time.Duration
 

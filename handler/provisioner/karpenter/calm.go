@@ -14,9 +14,9 @@ import (
 	"spot-handler/handler/offerings"
 )
 
-// CalmAnnotation on a NodePool says how long EC2 must have announced nothing about its nodes before
-// Karpenter may consolidate their on-demand replacements. It is a duration from 0, which is off,
-// to LongestHold, and overrides the operator's setting for all pools.
+// CalmAnnotation on a NodePool says how long EC2 must have announced nothing about the offerings that
+// it has had, in whatever pool, before Karpenter may consolidate the on-demand replacements of its
+// nodes. It is a duration from 0, which is off, to LongestHold, and overrides the operator's setting.
 const CalmAnnotation = "spot-handler/calm"
 
 const (

@@ -2,7 +2,6 @@ package karpenter
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,9 +12,11 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
@@ -28,11 +29,11 @@ type noConfigMaps struct{}
 var _ offerings.ConfigMaps = noConfigMaps{}
 
 func (noConfigMaps) Get(context.Context, string, metav1.GetOptions) (*corev1.ConfigMap, error) {
-	return nil, errors.New("none")
+	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, offerings.ConfigMap)
 }
 
 func (noConfigMaps) Patch(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (*corev1.ConfigMap, error) {
-	return nil, errors.New("none")
+	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, offerings.ConfigMap)
 }
 
 // remember keeps the memory until the test ends.
@@ -127,15 +128,19 @@ func TestHeldUntilCalm(t *testing.T) {
 			t.Errorf("settled as %q, want %q", got, settledUsed)
 		}
 	})
-	bubble(t, "another pool's do not count", func(t *testing.T) {
-		c := standingIn(t)
-		time.Sleep(20 * time.Minute)
-		other := offered()
-		other.Name, other.Labels[nodePoolLabel] = "node-2", "other"
-		c.taken.Note(other, record())
-		time.Sleep(10 * time.Minute)
-		c.wantProtected(false)
-	})
+	for kind, counts := range map[string]bool{"m5.large": true, "c5.large": false} {
+		bubble(t, "another pool's losses of "+kind, func(t *testing.T) {
+			c := standingIn(t)
+			time.Sleep(20 * time.Minute)
+			other := offered()
+			other.Name, other.Labels[nodePoolLabel], other.Labels[corev1.LabelInstanceTypeStable] = "node-2", "other", kind
+			c.taken.Note(other, record())
+			time.Sleep(10 * time.Minute)
+			c.wantProtected(counts)
+			time.Sleep(20 * time.Minute)
+			c.wantProtected(false)
+		})
+	}
 	bubble(t, "as long as the pool says", func(t *testing.T) {
 		c := standingIn(t)
 		c.annotate("spot", CalmAnnotation, "2h")

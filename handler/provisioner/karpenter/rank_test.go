@@ -2,7 +2,6 @@ package karpenter
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -154,13 +152,6 @@ func TestPoolHitLatelyIsNotChosen(t *testing.T) {
 	})
 }
 
-// takes is the memory of a cluster where EC2 takes nodes, that it cannot write down.
-type takes struct{ offerings.ConfigMaps }
-
-func (takes) Get(context.Context, string, metav1.GetOptions) (*corev1.ConfigMap, error) {
-	return nil, errors.New("none")
-}
-
 // A pool that has lost too many of its nodes is not asked for a spot instance on a recommendation, as
 // long as there is anything else. On an interruption any pool will do, and half an hour later too.
 func TestPoolsThatLoseManyNodesComeLast(t *testing.T) {
@@ -197,7 +188,7 @@ func TestPoolsThatLoseManyNodesComeLast(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			done := make(chan error)
 			go func() {
-				done <- c.taken.Keep(ctx, takes{}, func() []*corev1.Node { return standing }, zerolog.Nop())
+				done <- c.taken.Keep(ctx, noConfigMaps{}, func() []*corev1.Node { return standing }, zerolog.Nop())
 			}()
 			synctest.Wait()
 			for i := range 3 {
