@@ -181,9 +181,8 @@ func joined(terms []corev1.NodeSelectorTerm) []corev1.NodeSelectorTerm {
 		}
 		all = append(all, t.MatchExpressions[0].Values...)
 	}
-	slices.Sort(all)
 	return []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
-		{Key: terms[0].MatchExpressions[0].Key, Operator: corev1.NodeSelectorOpIn, Values: slices.Compact(all)},
+		{Key: terms[0].MatchExpressions[0].Key, Operator: corev1.NodeSelectorOpIn, Values: distinct(all)},
 	}}}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -123,10 +124,7 @@ func (l *ledger) read(ctx context.Context, pool string) (*usage, error) {
 		u.claims[claim.Name] = struct{}{}
 		room.Add(u.sum, withNode(claim.size()))
 	})
-	if err != nil {
-		return nil, fmt.Errorf("list NodeClaims of pool %q: %w", pool, err)
-	}
-	return u, nil
+	return u, err
 }
 
 // exceeded names the limits of the pool that are exceeded by more on top of what the pool uses.
@@ -197,11 +195,7 @@ func sumRequests(n provisioner.Need) corev1.ResourceList {
 			room.Add(sum, resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{}))
 		}
 	}
-	for name, q := range sum {
-		if q.Sign() <= 0 {
-			delete(sum, name)
-		}
-	}
+	maps.DeleteFunc(sum, func(_ corev1.ResourceName, q resource.Quantity) bool { return q.Sign() <= 0 })
 	sum[corev1.ResourcePods] = *resource.NewQuantity(int64(len(n.Moving)+len(n.Daemons)), resource.DecimalSI)
 	return sum
 }

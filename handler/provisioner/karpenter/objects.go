@@ -276,9 +276,13 @@ func eachPage(ctx context.Context, client dynamic.Interface, resource schema.Gro
 	if resource == daemonSetResource {
 		o.Limit = daemonsPerPage
 	}
-	return rewatch.Pages(ctx, client.Resource(resource).List, o, func(page *unstructured.UnstructuredList) {
+	err := rewatch.Pages(ctx, client.Resource(resource).List, o, func(page *unstructured.UnstructuredList) {
 		for i := range page.Items {
 			use(&page.Items[i])
 		}
 	})
+	if err != nil {
+		return fmt.Errorf("list %s: %w", resource.Resource, err)
+	}
+	return nil
 }

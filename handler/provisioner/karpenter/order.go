@@ -127,14 +127,9 @@ func (o claimOrder) requirements() []requirement {
 
 // isForbidden reports whether the NodeClaim's schema refuses requirements on the key.
 func isForbidden(key string) bool {
-	switch key {
-	case capacityTypeLabel, nodePoolLabel:
-		return false
-	case corev1.LabelHostname:
-		return true
-	}
 	domain, _, ok := strings.Cut(key, "/")
-	return ok && strings.HasSuffix(domain, karpenterGroup)
+	allowed := !ok || !strings.HasSuffix(domain, karpenterGroup) || key == capacityTypeLabel || key == nodePoolLabel
+	return key == corev1.LabelHostname || !allowed
 }
 
 // instanceTypes are those that Karpenter had found to fit the interrupted node's pods and

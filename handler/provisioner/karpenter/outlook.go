@@ -73,7 +73,7 @@ func Outlooks(ctx context.Context, client dynamic.Interface, flags map[string]st
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list NodePools: %w", err)
+		return nil, err
 	}
 	slices.SortFunc(all, func(a, b *nodePool) int { return cmp.Compare(a.Name, b.Name) })
 	fleet, err := readFleet(ctx, client)
@@ -102,7 +102,7 @@ func readFleet(ctx context.Context, client dynamic.Interface) (fleet, error) {
 	f := fleet{used: map[string]corev1.ResourceList{}, spot: map[string]map[offerings.Offering]*spotNodes{}}
 	err := eachPage(ctx, client, nodeClaimResource, "", func(u *unstructured.Unstructured) { f.add(decodeClaim(u)) })
 	if err != nil {
-		return fleet{}, fmt.Errorf("list NodeClaims: %w", err)
+		return fleet{}, err
 	}
 	return f, nil
 }
@@ -246,7 +246,7 @@ func Launched(ctx context.Context, client dynamic.Interface) (map[string]bool, e
 		}
 	})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("list NodeClaims: %w", err)
+		return nil, err
 	}
 	return launched, nil
 }

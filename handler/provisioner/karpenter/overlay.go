@@ -100,10 +100,7 @@ func overlaysFor(lost []offerings.Loss) map[string]*unstructured.Unstructured {
 func (b *Backend) listOverlays(ctx context.Context) (map[string]bool, error) {
 	has := map[string]bool{}
 	err := eachPage(ctx, b.opts.Dynamic, nodeOverlayResource, ManagedLabel, func(u *unstructured.Unstructured) { has[u.GetName()] = true })
-	if err != nil {
-		return nil, fmt.Errorf("list NodeOverlays: %w", err)
-	}
-	return has, nil
+	return has, err
 }
 
 // syncOverlays creates the overlays that are wanted, deletes the others, and keeps has up to date. One

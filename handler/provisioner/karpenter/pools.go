@@ -202,13 +202,8 @@ func (lost lostNode) compare(a, b claimOrder) (order int, why string) {
 
 // first puts what is true before what is not.
 func first(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return -1
-	}
-	return 1
+	order := []bool{true, false}
+	return slices.Index(order, a) - slices.Index(order, b)
 }
 
 func (lost lostNode) orderIn(c candidate) claimOrder {
@@ -229,10 +224,8 @@ func (lost lostNode) orderIn(c candidate) claimOrder {
 		o.size = atLeast(atLeast(o.ask, lost.claim.Status.Capacity), lost.claim.Status.Allocatable)
 	}
 	if n := len(lost.need.Moving) - len(o.fit.need.Moving); n > 0 {
-		if o.remark != "" {
-			o.remark += "; "
-		}
-		o.remark += fmt.Sprintf("without %d of %d pods, which cannot run in pool %s: %s", n, len(lost.need.Moving), c.pool.Name, o.fit.remark())
+		without := fmt.Sprintf("without %d of %d pods, which cannot run in pool %s: %s", n, len(lost.need.Moving), c.pool.Name, o.fit.remark())
+		o.remark = strings.TrimPrefix(o.remark+"; "+without, "; ")
 	}
 	return o
 }

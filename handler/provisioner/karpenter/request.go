@@ -49,11 +49,7 @@ func (b *Backend) next(ctx context.Context, node *corev1.Node, rec interruption.
 	}
 	for _, o := range orders {
 		o.lost.tried = tried
-		if o.remark != "" {
-			o.remark = strings.Join(append(slices.Clone(against), o.remark), "; ")
-		} else {
-			o.remark = strings.Join(against, "; ")
-		}
+		o.remark = strings.TrimSuffix(strings.Join(append(slices.Clone(against), o.remark), "; "), "; ")
 		made, err := b.create(ctx, o)
 		switch {
 		case err != nil:

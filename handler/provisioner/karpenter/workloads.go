@@ -65,10 +65,7 @@ func (b *Backend) readDaemons(ctx context.Context, _ string) ([]*corev1.Pod, err
 			pods = append(pods, pod)
 		}
 	})
-	if err != nil {
-		return nil, fmt.Errorf("list DaemonSets: %w", err)
-	}
-	return pods, nil
+	return pods, err
 }
 
 // daemonsOf is how many DaemonSets of one namespace count: a tenant can make any number. How much is
@@ -78,11 +75,8 @@ const daemonsOf = 200
 // podOf is a pod of the DaemonSet, named after it; nil if it cannot be read.
 func podOf(set *unstructured.Unstructured) *corev1.Pod {
 	template, _, err := unstructured.NestedMap(set.Object, "spec", "template")
-	if err != nil {
-		return nil
-	}
 	pod := &corev1.Pod{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(template, pod); err != nil {
+	if err != nil || runtime.DefaultUnstructuredConverter.FromUnstructured(template, pod) != nil {
 		return nil
 	}
 	pod.Namespace, pod.Name = set.GetNamespace(), set.GetName()
@@ -99,19 +93,16 @@ func (b *Backend) stranded(ctx context.Context, pods []*corev1.Pod) ([]*corev1.P
 	budgets := map[string][]*policyv1.PodDisruptionBudget{}
 	var stranded []*corev1.Pod
 	for _, pod := range pods {
-		if _, active := drain.DoNotDisruptActive(pod, time.Now()); active {
-			stranded = append(stranded, pod)
-			continue
-		}
-		list, ok := budgets[pod.Namespace]
-		if !ok {
+		_, active := drain.DoNotDisruptActive(pod, time.Now())
+		list, known := budgets[pod.Namespace]
+		if !known && !active {
 			var err error
 			if list, err = b.readBudgets(ctx, pod.Namespace); err != nil {
 				return nil, err
 			}
 			budgets[pod.Namespace] = list
 		}
-		if blockedFor(pod, list) {
+		if active || blockedFor(pod, list) {
 			stranded = append(stranded, pod)
 		}
 	}
