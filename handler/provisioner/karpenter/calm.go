@@ -112,9 +112,14 @@ func (h *heldClaims) turn(pool string, every time.Duration) time.Duration {
 // hold says when to check a replacement again whose pods have come, and that is held until the pool
 // that it stands in for is calm. Zero means that it is not held, or no longer, and why.
 func (k *keeper) hold(ctx context.Context, claim *Claim) (again time.Duration, why string, err error) {
-	source := claim.Annotations[StandsInAnnotation]
-	if source == "" {
+	source, longest := claim.Annotations[StandsInAnnotation], time.Until(claim.CreationTimestamp.Add(LongestHold))
+	switch {
+	case source == "", claim.Annotations[ProtectedAnnotation] == "": // as an operator removes one to end the hold
 		return 0, "", nil
+	case k.b.opts.SingleNode: // it was made while the whole fleet was known
+		return 0, ": a process of one node holds nothing", nil
+	case longest <= 0:
+		return 0, fmt.Sprintf(": it has stood in for NodePool %s for %s", source, LongestHold), nil
 	}
 	pools, err := k.b.pools.Get(ctx, "")
 	if err != nil {
@@ -132,14 +137,11 @@ func (k *keeper) hold(ctx context.Context, claim *Claim) (again time.Duration, w
 	if !known {
 		return landingCheck, "", nil
 	}
-	began := claim.CreationTimestamp.Time
-	rest, why := time.Until(interruption.Later(last, began).Add(calm)), fmt.Sprintf(": NodePool %s has been calm for %s", source, calm)
-	if most := time.Until(began.Add(LongestHold)); most < rest {
-		rest, why = most, fmt.Sprintf(": NodePool %s has not been calm for %s in %s", source, calm, LongestHold)
-	}
+	rest := time.Until(interruption.Later(last, claim.CreationTimestamp.Time).Add(calm))
 	if rest <= 0 {
-		return k.held.turn(source, min(calm, heldCheck)), why, nil
+		return k.held.turn(source, min(calm, heldCheck)), fmt.Sprintf(": NodePool %s has been calm for %s", source, calm), nil
 	}
+	rest = min(rest, longest)
 	if ready := claim.since("Initialized"); ready.IsZero() || time.Since(ready) < heldCheck { // pods might still come
 		return min(rest, heldCheck), "", nil
 	}

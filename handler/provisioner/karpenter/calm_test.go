@@ -211,60 +211,133 @@ func TestHeldUntilCalm(t *testing.T) {
 	})
 }
 
+// claimsHeld are replacements that an earlier process holds for the source pool.
+func claimsHeld(t *testing.T, count int) (objects []runtime.Object) {
+	t.Helper()
+	for i := range count {
+		o := newOrder(t)
+		o.until, o.lost.node, o.lost.pool, o.lost.holds = time.Now().Add(2*time.Minute), offered(), "spot", true
+		o.lost.rec.Instance = fmt.Sprint(instance, i)
+		claim := built(t, o)
+		claim.SetUID(types.UID(fmt.Sprint("uid-", i)))
+		claim.SetCreationTimestamp(metav1.Now())
+		var conditions []any
+		for _, kind := range []string{"Launched", "Initialized"} {
+			conditions = append(conditions, map[string]any{"type": kind, "status": "True", "lastTransitionTime": time.Now().UTC().Format(time.RFC3339)})
+		}
+		set(conditions, "status", "conditions")(claim)
+		set(replacementNode, "status", "nodeName")(claim)
+		objects = append(objects, claim)
+	}
+	return objects
+}
+
+// wantHeld compares how many claims are kept from consolidation.
+func (c *cluster) wantHeld(want int) {
+	c.t.Helper()
+	synctest.Wait()
+	list, err := c.Tracker().List(nodeClaimResource, nodeClaimResource.GroupVersion().WithKind("NodeClaim"), "")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	got := 0
+	for _, u := range list.(*unstructured.UnstructuredList).Items {
+		if u.GetAnnotations()[doNotDisrupt] != "" {
+			got++
+		}
+	}
+	if got != want {
+		c.t.Errorf("%d are held, want %d", got, want)
+	}
+}
+
 // The next process knows from the claims what it has to hold, and gives back one a minute.
 func TestGivenBackOneByOne(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
-		objects := []runtime.Object{sourcePool(), fallbackPool(t)}
 		const count = 4
-		for i := range count {
-			o := newOrder(t)
-			o.until, o.lost.node, o.lost.pool, o.lost.holds = time.Now().Add(2*time.Minute), offered(), "spot", true
-			o.lost.rec.Instance = fmt.Sprint(instance, i)
-			claim := built(t, o)
-			claim.SetUID(types.UID(fmt.Sprint("uid-", i)))
-			claim.SetCreationTimestamp(metav1.Now())
-			var conditions []any
-			for _, kind := range []string{"Launched", "Initialized"} {
-				conditions = append(conditions, map[string]any{"type": kind, "status": "True", "lastTransitionTime": time.Now().UTC().Format(time.RFC3339)})
-			}
-			set(conditions, "status", "conditions")(claim)
-			set(replacementNode, "status", "nodeName")(claim)
-			objects = append(objects, claim)
-		}
+		objects := append(claimsHeld(t, count), sourcePool(), fallbackPool(t))
 		time.Sleep(10 * time.Minute) // nobody leads
 		c := newCluster(t, Options{TTL: time.Hour}, objects...)
 		c.nodes.land(pod())
-		held := func() (n int) {
-			synctest.Wait()
-			for i := range count {
-				u, err := c.Tracker().Get(nodeClaimResource, "", fmt.Sprint("fallback-", instance, i))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if u.(*unstructured.Unstructured).GetAnnotations()[doNotDisrupt] != "" {
-					n++
-				}
-			}
-			return n
-		}
 		time.Sleep(time.Hour)
-		if held() != count {
-			t.Fatalf("%d are held while nothing is known of earlier losses, want all", held())
-		}
+		c.wantHeld(count) // nothing is known of earlier losses
 		c.lose()
 		c.remember()
 		time.Sleep(DefaultCalm - time.Second)
-		if held() != count {
-			t.Fatalf("%d are held before the pool is calm, want all", held())
-		}
+		c.wantHeld(count)
 		time.Sleep(2 * landingCheck)
 		for want := count - 1; want >= 0; want-- {
-			if got := held(); got != want {
-				t.Errorf("%d are held, want %d", got, want)
-			}
+			c.wantHeld(want)
 			time.Sleep(heldCheck)
 		}
 	})
+}
+
+// However often the pool loses nodes, and though its losses are not known, all are given back when they
+// are as old as they can be, and not one a minute.
+func TestLongestHold(t *testing.T) {
+	for name, known := range map[string]bool{"losses go on": true, "losses are not known": false} {
+		bubble(t, name, func(t *testing.T) {
+			const count = 4
+			objects := append(claimsHeld(t, count), sourcePool(), fallbackPool(t))
+			ends := time.Now().Add(LongestHold)
+			c := newCluster(t, Options{TTL: time.Hour}, objects...)
+			c.nodes.land(pod())
+			if known {
+				c.remember()
+			}
+			for time.Until(ends) > 0 {
+				c.wantHeld(count)
+				c.lose()
+				time.Sleep(15 * time.Minute)
+			}
+			time.Sleep(landingCheck)
+			c.wantHeld(0)
+		})
+	}
+}
+
+// Where an operator goes over to processes of one node each, these give back what was held.
+func TestSingleNodeHoldsNothing(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		objects := append(claimsHeld(t, 2), sourcePool(), fallbackPool(t))
+		time.Sleep(10 * time.Minute)
+		c := newCluster(t, Options{SingleNode: true, TTL: time.Hour}, objects...)
+		c.nodes.land(pod())
+		c.wantHeld(2)
+		time.Sleep(firstSweep)
+		c.wantHeld(0)
+		if patches := strings.Join(c.nodes.patches, " "); !strings.Contains(patches, replacementNode+" ") || !strings.Contains(patches, StandsInAnnotation) {
+			t.Errorf("patches of Nodes %q, want the replacement's", patches)
+		}
+	})
+}
+
+// An operator ends a hold by removing either of our annotations. Nothing is left, and nothing counts.
+func TestHoldEndedByHand(t *testing.T) {
+	for _, key := range []string{StandsInAnnotation, ProtectedAnnotation} {
+		bubble(t, key, func(t *testing.T) {
+			c := standingIn(t)
+			claim := c.now().DeepCopy()
+			a := claim.GetAnnotations()
+			delete(a, key)
+			claim.SetAnnotations(a)
+			claim.SetResourceVersion("9")
+			if err := c.Tracker().Update(nodeClaimResource, claim, ""); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(heldCheck)
+			c.wantProtected(false)
+			a = c.now().GetAnnotations()
+			if len(c.b.keeper.held.counted) != 0 || a[StandsInAnnotation]+a[ProtectedAnnotation] != "" {
+				t.Errorf("counted %v, annotations %v, want nothing left", c.b.keeper.held.counted, a)
+			}
+			time.Sleep(10 * time.Minute)
+			if got := c.now().GetLabels()[SettledLabel]; got != settledUsed {
+				t.Errorf("settled as %q, want %q", got, settledUsed)
+			}
+		})
+	}
 }
 
 // What is not on demand, what Karpenter leaves where it is, and what replaces no spot instance that

@@ -121,7 +121,7 @@ func (k *keeper) check(ctx context.Context, name string) (time.Duration, error) 
 			return launchTimeout + orphanGrace - age, nil
 		}
 		return k.remove(ctx, claim, true, reasonNotLaunched, notLaunched(claim))
-	case claim.Annotations[ProtectedAnnotation] != "":
+	case claim.Annotations[ProtectedAnnotation]+claim.Annotations[StandsInAnnotation] != "": // one might be removed by hand
 		again, err := k.unprotect(ctx, claim)
 		if again > 0 || err != nil {
 			return again, err
@@ -153,7 +153,7 @@ func (k *keeper) due(claim *Claim) bool {
 	switch {
 	case claim.state() == provisioner.StateRequested:
 		return time.Since(claim.CreationTimestamp.Time) >= launchTimeout+orphanGrace
-	case claim.Annotations[ProtectedAnnotation] != "":
+	case claim.Annotations[ProtectedAnnotation]+claim.Annotations[StandsInAnnotation] != "":
 		return !time.Now().Before(claim.protectedUntil())
 	}
 	return k.b.opts.TTL > 0 && k.untilDue(claim) <= 0
