@@ -1,6 +1,7 @@
 package karpenter
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -142,10 +143,6 @@ func TestAfterAnotherSpotInstanceThereIsTheFallback(t *testing.T) {
 		if first.Pool != "spot" || first.Capacity != "spot" || first.Name != "spot-"+instance+"-spot" {
 			t.Fatalf("replacement %+v, want another spot instance", first)
 		}
-		time.Sleep(launchTimeout + time.Second)
-		if r := ask(); r.Pool != "spot" || r.Capacity != "" || r.Name == first.Name || r.Tried != "spot/spot" || !strings.Contains(r.Reason, "not launched") {
-			t.Errorf("replacement %+v, want the fallback", r)
-		}
 
 		other, rec2 := nodeAtRisk()
 		other.Labels[corev1.LabelInstanceTypeStable], rec2.Instance = "m6i.large", "i-2"
@@ -155,6 +152,11 @@ func TestAfterAnotherSpotInstanceThereIsTheFallback(t *testing.T) {
 		}
 		if types := c.ordered(r.Name, corev1.LabelInstanceTypeStable); !slices.Equal(types.In, []string{"c6i.large"}) {
 			t.Errorf("types %+v, want the one that was not hit", types)
+		}
+
+		time.Sleep(launchTimeout + time.Second)
+		if r := ask(); r.Pool != "spot" || r.Capacity != "" || r.Name == first.Name || r.Tried != "spot/spot" || !strings.Contains(r.Reason, "not launched") {
+			t.Errorf("replacement %+v, want the fallback", r)
 		}
 	})
 }
@@ -213,4 +215,38 @@ func TestNoticeLeavesOutWhatWasLostLately(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What launches no spot instance for one node at risk is not asked again for the next, as that would halt
+// Karpenter each time, unless all else fails. A while later it is.
+func TestSpotPoolInVain(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		c := newCluster(t, Options{FallbackNodePools: map[string]string{"spot": "fallback"}}, plain(t, "spot", 50, spotOnly), plain(t, "fallback", 1), sourceNodeClaim())
+		n := 0
+		// ask has a node at risk ask until it has asked in so many pools, which all launch nothing.
+		ask := func(asks int) (tried []string) {
+			t.Helper()
+			node, rec := nodeAtRisk()
+			n++
+			rec.Instance = fmt.Sprint("i-", n)
+			for range asks {
+				r, err := c.p.Request(t.Context(), node, rec, need())
+				if err != nil || !provisioner.Pending(r.State) {
+					t.Fatalf("replacement %+v, %v", r, err)
+				}
+				tried, rec.Replacement = append(tried, triedAs(r.Pool, r.Capacity)), &r
+				time.Sleep(launchTimeout + time.Second)
+			}
+			return tried
+		}
+		for i, want := range [][]string{{"spot/spot", "fallback"}, {"fallback", "spot/spot"}, {"fallback"}} {
+			if got := ask(len(want)); !slices.Equal(got, want) {
+				t.Errorf("node %d asks in %q, want %q", i, got, want)
+			}
+		}
+		time.Sleep(offerings.Lately)
+		if got := ask(1); got[0] != "spot/spot" {
+			t.Errorf("a while later a node asks in %q first, want another spot instance", got)
+		}
+	})
 }

@@ -135,11 +135,14 @@ type Backend struct {
 	// under the key "". They are put there, not read, and kept for a while: a node is reconciled
 	// whenever one of its pods changes, and deciding takes some calls.
 	refusals *readcache.Cache[interruption.Replacement]
-	claims   *claimWatch
-	ledger   *ledger
-	keeper   *keeper
-	log      zerolog.Logger
-	said     provisioner.Once
+	// inVain has, under a claim's name, the pool that it asks for a spot instance on a recommendation, and
+	// has that pool as a key if none was launched: such a claim halts Karpenter, so the next node asks others.
+	inVain *readcache.Cache[string]
+	claims *claimWatch
+	ledger *ledger
+	keeper *keeper
+	log    zerolog.Logger
+	said   provisioner.Once
 }
 
 var _ provisioner.Backend = (*Backend)(nil)
@@ -148,9 +151,9 @@ var _ provisioner.Backend = (*Backend)(nil)
 func New(opts Options) *Backend {
 	b := &Backend{
 		opts:     opts,
-		refusals: newReadCache[interruption.Replacement](refusedFor, nil),
-		ledger:   newLedger(opts.Dynamic, opts.Registerer),
-		log:      opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
+		refusals: newReadCache[interruption.Replacement](refusedFor, nil), inVain: newReadCache[string](offerings.Lately, nil),
+		ledger: newLedger(opts.Dynamic, opts.Registerer),
+		log:    opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
 	}
 	b.pools, b.daemons = newReadCache(poolTTL, b.readPools), newReadCache(poolTTL, b.readDaemons)
 	b.keeper = newKeeper(b)
@@ -198,6 +201,9 @@ func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interrupti
 	r, err := b.follow(ctx, rec.Instance, *prev)
 	if err != nil || r.State != provisioner.StateFailed || !provisioner.Pending(prev.State) {
 		return r, err
+	}
+	if of, asked := b.inVain.Last(prev.Name); asked && prev.State == provisioner.StateRequested {
+		b.inVain.Put(of.Value, readcache.Answer[string]{Asked: time.Now()})
 	}
 	return b.next(ctx, node, rec, need, &r)
 }

@@ -20,6 +20,7 @@ type candidate struct {
 	pool     *nodePool
 	namedBy  string // what named it; empty if nothing did
 	capacity string // spot for another spot instance, see spotCandidates; else it is left to the pool
+	inVain   bool   // it has lately not launched the spot instance that it was asked for on a recommendation
 }
 
 // fallbackFor is the pool that the operator has named to replace the node's, and where; empty if

@@ -161,6 +161,10 @@ func (b *Backend) evaluate(ctx context.Context, lost lostNode, all bool) (pools 
 	lost.named, lost.namedBy = fallbackFor(lost, b.opts.FallbackNodePools)
 	fallbacks, rejected := lost.fallbacks(known)
 	list := append(lost.spotCandidates(known), fallbacks...)
+	for i, c := range list {
+		_, inVain := b.inVain.Last(triedAs(c.pool.Name, c.capacity))
+		list[i].inVain = inVain && lost.spotFirst
+	}
 	if len(fallbacks) == 0 {
 		none = lost.refusal(rejected)
 	}

@@ -179,6 +179,7 @@ var preferences = []struct {
 		return cmp.Compare(len(b.fit.need.Moving), len(a.fit.need.Moving))
 	}},
 	{"has not lost too many nodes", func(lost lostNode, a, b claimOrder) int { return first(!lost.unsafe(a), !lost.unsafe(b)) }},
+	{"has not just failed to launch a spot instance", func(_ lostNode, a, b claimOrder) int { return first(!a.inVain, !b.inVain) }},
 	{"can give another spot instance", func(_ lostNode, a, b claimOrder) int { return first(a.capacity == spot, b.capacity == spot) }}, // on a rebalance recommendation
 	{"is the node's own", func(lost lostNode, a, b claimOrder) int {
 		return first(a.capacity == spot && a.pool.Name == lost.pool, b.capacity == spot && b.pool.Name == lost.pool)

@@ -14,6 +14,7 @@ import (
 
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/readcache"
 )
 
 const fieldManager = "spot-handler"
@@ -141,6 +142,9 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (interruption.Replac
 	}
 	claim := decodeClaim(u)
 	b.event("NodeClaim", claim.ObjectMeta, false, reasonReplaces, fmt.Sprintf("replaces interrupted node %s (%s) for %d pods", o.lost.node.Name, o.lost.rec.Instance, len(o.fit.need.Moving)))
+	if o.lost.spotFirst && o.capacity == spot {
+		b.inVain.Put(r.Name, readcache.Answer[string]{Value: triedAs(r.Pool, spot), Asked: time.Now()})
+	}
 	b.claims.learn(claim)
 	b.keeper.add(claim.Name)
 	return r, nil
