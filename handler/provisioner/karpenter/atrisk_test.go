@@ -182,7 +182,7 @@ func TestNoticeLeavesOutWhatWasLostLately(t *testing.T) {
 		"one type, other zones":   {pool: oneType, lost: [][2]string{{"m5.large", "eu-west-1a"}, {"c6i.large", "eu-west-1c"}}, types: all[:1], notIn: []string{"eu-west-1a", "eu-west-1b"}, again: true},
 		"there is no other":       {pool: oneOffering, types: all[:1]},
 		"on-demand is not taken":  {pool: requires(`[{"key":"karpenter.sh/capacity-type","operator":"In","values":["spot","on-demand"]}]`), types: all},
-		"every type was lost but": {pool: spotOnly, lost: [][2]string{{"m6i.large", "eu-west-1a"}, {"c6i.large", "eu-west-1a"}, {"r5.large", "eu-west-1a"}}, types: nil, again: true},
+		"every type was lost but": {pool: spotOnly, lost: [][2]string{{"m6i.large", "eu-west-1a"}, {"c6i.large", "eu-west-1a"}, {"r5.large", "eu-west-1a"}}, types: all, notIn: []string{"eu-west-1a", "eu-west-1b"}, again: true},
 	} {
 		bubble(t, name, func(t *testing.T) {
 			c := newCluster(t, Options{FallbackNodePools: map[string]string{"spot": "fallback"}}, plain(t, "fallback", 1, tt.pool), plain(t, "spot", 50, spotOnly), sourceNodeClaim())
@@ -210,8 +210,12 @@ func TestNoticeLeavesOutWhatWasLostLately(t *testing.T) {
 			if err != nil || second.Pool != "fallback" || second.Name == first.Name || second.Tried != "fallback/spot" || !provisioner.Pending(second.State) {
 				t.Fatalf("replacement %+v, %v; want any of the pool", second, err)
 			}
-			if types := c.ordered(second.Name, corev1.LabelInstanceTypeStable); tt.notIn == nil && !slices.Equal(types.In, all) || len(types.NotIn) > 0 {
-				t.Errorf("types %+v, want all", types)
+			want := all
+			if tt.notIn != nil {
+				want = tt.types
+			}
+			if types, zones := c.ordered(second.Name, corev1.LabelInstanceTypeStable), c.ordered(second.Name, corev1.LabelTopologyZone); !slices.Equal(types.In, want) || len(types.NotIn)+len(zones.NotIn) > 0 {
+				t.Errorf("types %+v, zones %+v; want %q, and any zone", types, zones, want)
 			}
 		})
 	}
@@ -249,4 +253,71 @@ func TestSpotPoolInVain(t *testing.T) {
 			t.Errorf("a while later a node asks in %q first, want another spot instance", got)
 		}
 	})
+}
+
+// Where few types are left, zones are left out instead: where the node's claim names no other that suits
+// a pool without a list, and where the pool demands more than would be left.
+func TestZonesAreLeftOutWhereTypesAreFew(t *testing.T) {
+	onSpot := func(more string) func(*unstructured.Unstructured) {
+		return requires(`[{"key":"karpenter.sh/capacity-type","operator":"In","values":["spot"]}` + more + `]`)
+	}
+	const gpu = `,{"key":"karpenter.k8s.aws/instance-gpu-name","operator":"In","values":["a100"]}`
+	const zone = `,{"key":"topology.kubernetes.io/zone","operator":"In","values":["eu-west-1b"]}`
+	atLeast := func(n string) string {
+		return `,{"key":"node.kubernetes.io/instance-type","operator":"In","values":["m5.large","m6i.large","c6i.large"],"minValues":` + n + `}`
+	}
+	mine, three := []string{"m5.large"}, []string{"m5.large", "m6i.large", "c6i.large"}
+	for name, tt := range map[string]struct {
+		pool  func(*unstructured.Unstructured)
+		claim []any       // the types that the node's own names
+		lost  [][2]string // of other nodes: type and zone
+
+		types, notTypes, notZones []string // of the claim
+		none                      bool     // there is no other spot instance
+	}{
+		"another type":                 {pool: onSpot(gpu), claim: []any{"m5.large", "p4d.24xlarge"}, types: []string{"p4d.24xlarge"}},
+		"one type":                     {pool: onSpot(gpu), claim: []any{"m5.large"}, types: mine, notZones: []string{"eu-west-1b"}},
+		"zones of other types":         {pool: onSpot(gpu), claim: []any{"m5.large"}, lost: [][2]string{{"r5.large", "eu-west-1c"}}, types: mine, notZones: []string{"eu-west-1b"}},
+		"one type in one zone":         {pool: onSpot(gpu + zone), claim: []any{"m5.large"}, notTypes: mine},
+		"the claim is of other types":  {pool: onSpot(atLeast("1")), claim: []any{"r5.large"}, types: three, notTypes: mine},
+		"two of three are demanded":    {pool: onSpot(atLeast("2")), claim: []any{"m5.large", "m6i.large", "c6i.large"}, types: three, notTypes: mine},
+		"all three are demanded":       {pool: onSpot(atLeast("3")), claim: []any{"m5.large", "m6i.large", "c6i.large"}, types: three, notZones: []string{"eu-west-1b"}},
+		"all are demanded in one zone": {pool: onSpot(atLeast("3") + zone), claim: []any{"m5.large", "m6i.large", "c6i.large"}, none: true},
+	} {
+		for kind, recommended := range map[string]bool{"recommended": true, "noticed": false} {
+			bubble(t, name+", "+kind, func(t *testing.T) {
+				claim, pool := sourceNodeClaim(), "spot"
+				set([]any{
+					map[string]any{"key": corev1.LabelInstanceTypeStable, "operator": "In", "values": tt.claim},
+					map[string]any{"key": "karpenter.k8s.aws/instance-gpu-name", "operator": "In", "values": []any{"a100"}},
+				}, "spec", "requirements")(claim)
+				node, rec := nodeAtRisk()
+				source, fallback := plain(t, "spot", 50, tt.pool), plain(t, "fallback", 1)
+				if !recommended {
+					rec, pool = record(), "fallback"
+					source, fallback = plain(t, "spot", 50, spotOnly), plain(t, "fallback", 1, tt.pool)
+				}
+				c := newCluster(t, Options{FallbackNodePools: map[string]string{"spot": "fallback"}}, source, fallback, claim)
+				for _, o := range tt.lost {
+					other, _ := nodeAtRisk()
+					other.Labels[corev1.LabelInstanceTypeStable], other.Labels[corev1.LabelTopologyZone] = o[0], o[1]
+					c.taken.Note(other, record())
+				}
+				r, err := c.p.Request(t.Context(), node, rec, need())
+				if tt.none {
+					if err != nil || r.Pool != "fallback" || r.Capacity != "" {
+						t.Errorf("replacement %+v, %v; want the fallback", r, err)
+					}
+					return
+				}
+				if err != nil || r.Pool != pool || r.Capacity != spot {
+					t.Fatalf("replacement %+v, %v; want a spot instance of pool %s", r, err, pool)
+				}
+				types, zones := c.ordered(r.Name, corev1.LabelInstanceTypeStable), c.ordered(r.Name, corev1.LabelTopologyZone)
+				if !slices.Equal(types.In, tt.types) || !slices.Equal(types.NotIn, tt.notTypes) || !slices.Equal(zones.NotIn, tt.notZones) {
+					t.Errorf("types %+v, zones %+v; want types %q, not types %q and not zones %q", types, zones, tt.types, tt.notTypes, tt.notZones)
+				}
+			})
+		}
+	}
 }
