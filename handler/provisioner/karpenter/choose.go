@@ -258,7 +258,7 @@ func joinReasons(reasons []string) string {
 
 // sourceClaim is the NodeClaim of the interrupted node, or nil if there is none.
 func (b *Backend) sourceClaim(ctx context.Context, node *corev1.Node) (*Claim, error) {
-	name, uid, ok := ownerClaim(node)
+	name, uid, ok := OwnerClaim(node)
 	if !ok {
 		return nil, nil
 	}
@@ -275,12 +275,12 @@ func (b *Backend) sourceClaim(ctx context.Context, node *corev1.Node) (*Claim, e
 // madeByKarpenter reports whether a NodeClaim owns the node. The label says so until the
 // node is registered, which is when Karpenter makes the claim its owner.
 func madeByKarpenter(node *corev1.Node) bool {
-	_, _, owned := ownerClaim(node)
+	_, _, owned := OwnerClaim(node)
 	return owned || node.Labels[nodePoolLabel] != ""
 }
 
-// ownerClaim names the NodeClaim that owns the node.
-func ownerClaim(node *corev1.Node) (name string, uid types.UID, ok bool) {
+// OwnerClaim names the NodeClaim that owns the node.
+func OwnerClaim(node *corev1.Node) (name string, uid types.UID, ok bool) {
 	for _, ref := range node.OwnerReferences {
 		if ref.Kind == "NodeClaim" && strings.HasPrefix(ref.APIVersion, karpenterGroup+"/") {
 			return ref.Name, ref.UID, true

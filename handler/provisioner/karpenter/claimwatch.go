@@ -161,7 +161,7 @@ func (b *Backend) Terminate(ctx context.Context, node *corev1.Node, rec interrup
 			b.keeper.queue.AddAfter(r.Name, recordedAfter)
 		}
 	}
-	name, uid, ok := ownerClaim(node)
+	name, uid, ok := OwnerClaim(node)
 	switch {
 	case rec.ComesBack():
 		return nil

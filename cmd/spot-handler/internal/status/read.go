@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -52,6 +53,8 @@ const (
 	// mostNodes is of how many nodes the pods are read: that is a request for each. Their
 	// deadlines are the nearest.
 	mostNodes = 200
+	// mostHeld is how many of the replacements that are held are listed.
+	mostHeld = 100
 )
 
 // List shows the status of all interruptions, from the Nodes as they are stored. An error says that
@@ -131,21 +134,34 @@ func (r Reader) listOf(ctx context.Context, all []*corev1.Node) List {
 type Held struct {
 	Replacements int     `json:"replacements"`
 	NodeHours    float64 `json:"nodeHours"` // since their Nodes joined, in tenths
+	// Oldest are mostHeld of them at most.
+	Oldest []HeldReplacement `json:"oldest"`
+}
+
+// HeldReplacement is one of them.
+type HeldReplacement struct {
+	Node      string    `json:"node"`
+	NodeClaim string    `json:"nodeClaim"`
+	For       string    `json:"for"` // the NodePool that it stands in for
+	Since     time.Time `json:"since"`
 }
 
 func heldOf(now time.Time, all []*corev1.Node) *Held {
 	var h Held
 	age := time.Duration(0)
 	for _, node := range all {
-		if node.Annotations[karpenter.StandsInAnnotation] != "" {
-			h.Replacements++
+		if pool := node.Annotations[karpenter.StandsInAnnotation]; pool != "" {
 			age += now.Sub(node.CreationTimestamp.Time)
+			claim, _, _ := karpenter.OwnerClaim(node)
+			h.Oldest = append(h.Oldest, HeldReplacement{node.Name, claim, interruption.Clip(pool), node.CreationTimestamp.UTC()})
 		}
 	}
-	if h.Replacements == 0 {
+	if h.Replacements = len(h.Oldest); h.Replacements == 0 {
 		return nil
 	}
 	h.NodeHours = math.Round(10*age.Hours()) / 10
+	slices.SortFunc(h.Oldest, func(a, b HeldReplacement) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Node, b.Node)) })
+	h.Oldest = h.Oldest[:min(len(h.Oldest), mostHeld)]
 	return &h
 }
 

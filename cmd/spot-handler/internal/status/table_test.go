@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/handler/interruption"
@@ -159,12 +160,21 @@ func TestNothingIsInterrupted(t *testing.T) {
 func TestHeld(t *testing.T) {
 	held := node("held", "fallback", func(*interruption.Record) {})
 	held.CreationTimestamp.Time, held.Annotations = noon, map[string]string{karpenter.StandsInAnnotation: "batch"}
+	held.OwnerReferences = []metav1.OwnerReference{{APIVersion: "karpenter.sh/v1", Kind: "NodeClaim", Name: "fallback-1"}}
 	other := held.DeepCopy()
-	other.CreationTimestamp.Time = after(3600)
+	other.Name, other.CreationTimestamp.Time = "later", after(3600)
 	list := func(at int) List { return List{Held: heldOf(after(at), []*corev1.Node{held, other, {}})} }
 	got := list(3600 + 900).Table(0)
 	if want := "Held on demand until spot pools are calm: 2 replacements, 1.5 node-hours"; len(got) != 3 || got[2] != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+	want := []HeldReplacement{{"held", "fallback-1", "batch", noon.UTC()}, {"later", "fallback-1", "batch", after(3600).UTC()}}
+	if got := heldOf(noon, []*corev1.Node{other, held}).Oldest; !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	many := heldOf(noon, slices.Repeat([]*corev1.Node{held, other}, mostHeld))
+	if n := len(many.Oldest); many.Replacements != 2*mostHeld || n != mostHeld || many.Oldest[n-1] != want[0] {
+		t.Errorf("%d are listed of %d, the last is %+v; want the %d oldest", n, many.Replacements, many.Oldest[n-1], mostHeld)
 	}
 	if !list(4500).Same(list(4510)) || list(4500).Same(list(5000)) || heldOf(noon, []*corev1.Node{{}}) != nil {
 		t.Error("want a list to differ by a tenth of an hour, and none where nothing is held")
