@@ -99,6 +99,7 @@ type field struct {
 	n       int // nodes
 
 	unremembered bool // nodes are of no offering, so their losses are not remembered
+	lostBefore   bool // one more node is lost before each of the daemon's bursts
 }
 
 // newField is an empty cluster, with the ConfigMap of lost offerings that the chart would make.
@@ -113,14 +114,14 @@ func newField(b *testing.B, n int) *field {
 	return &field{B: b, cluster: cluster, client: client, n: n}
 }
 
-func (f *field) create(ctx context.Context, prefix string) []*corev1.Node {
+func (f *field) create(ctx context.Context, prefix string, count int) []*corev1.Node {
 	f.Helper()
 	offering := corev1.LabelInstanceTypeStable
 	if f.unremembered {
 		offering = "bench.kubernetes.io/type-of-none" // as long
 	}
 	nodes, err := f.cluster.CreateBareNodes(ctx, controlplane.BareNodes{
-		Count: f.n, Prefix: prefix, Unmanaged: true, Labels: map[string]string{"bench": prefix, offering: "m5.large"},
+		Count: count, Prefix: prefix, Unmanaged: true, Labels: map[string]string{"bench": prefix, offering: "m5.large"},
 	})
 	must(f.B, err)
 	return nodes
@@ -141,7 +142,7 @@ func (f *field) rawRound(prefix string, atOnce int) (burst, map[string]sight) {
 	f.Helper()
 	ctx, stop := context.WithTimeoutCause(f.Context(), roundTimeout, fmt.Errorf("not within %s", roundTimeout))
 	defer stop()
-	f.create(ctx, prefix)
+	f.create(ctx, prefix, f.n)
 	calm(f.B, ctx, f.cluster)
 	// Read again: the control plane has gone on writing them.
 	list, err := f.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "bench=" + prefix})
@@ -174,7 +175,7 @@ func (f *field) daemonRound(prefix string, raw map[string]sight) burst {
 	f.Helper()
 	ctx, stop := context.WithTimeoutCause(f.Context(), roundTimeout, fmt.Errorf("not within %s", roundTimeout))
 	defer stop()
-	nodes := f.create(ctx, prefix)
+	nodes := f.create(ctx, prefix, f.n)
 	must(f.B, f.forget(ctx))
 	sqs := sqsemu.Start(sqsemu.Options{})
 	defer sqs.Close()
@@ -184,6 +185,9 @@ func (f *field) daemonRound(prefix string, raw map[string]sight) burst {
 	defer stopped()
 	waitLine(f.B, alive, d, "leading")
 	calm(f.B, alive, f.cluster)
+	if f.lostBefore {
+		f.loseBefore(alive, prefix, queue)
+	}
 
 	var r burst
 	resident := watchMemory(d)
@@ -215,6 +219,9 @@ func (f *field) daemonRound(prefix string, raw map[string]sight) burst {
 	requests, err := daemonRequests(f.cluster.AuditLog, from)
 	must(f.B, err)
 	r.requests = count(requests)
+	if written := writtenWithin(requests, began, r.all); f.lostBefore && written == f.unremembered {
+		f.Errorf("round %s: losses written within the %.1f s of the burst: %t, want %t", prefix, r.all, written, !written)
+	}
 	r.logP99 = loggedP99(requests, sent)
 	if code := d.Stop(); code != 0 {
 		f.Errorf("the daemon ended with code %d", code)
