@@ -83,6 +83,7 @@ type slot struct {
 	fallback bool        // it has a fallback node
 	ready    time.Time   // when the pod that moves is ready; zero if none does
 	back     bool        // it moves to the spot node, which boots until ready
+	moved    time.Time   // when its pod moved ahead of a loss, the last time
 	returned time.Time   // when the pod that was given back last is ready on its spot node
 	ahead    bool        // its fallback node was launched, or is held, ahead of a loss
 	extra    float64     // minutes of that node
@@ -256,7 +257,7 @@ func (f *fleet) prepare() {
 // surge starts a slot's replacement pod on a fallback node.
 func (f *fleet) surge(s *slot) {
 	f.cost.moves++
-	s.fallback, s.ready = true, f.now.Add(boot+f.ready)
+	s.fallback, s.moved, s.ready = true, f.now, f.now.Add(boot+f.ready)
 }
 
 // risky reports whether act launches nodes ahead, and holds those that it has.
