@@ -263,8 +263,9 @@ func must(b *testing.B, err error) {
 	}
 }
 
-// lose has EC2 announce what the fleet is to lose: each slot's first loss. Each node whose pod the
-// simulation moves ahead is recommended for rebalance when it does.
+// lose has EC2 announce what the fleet is to lose: each slot's first loss. A node whose pod act moves
+// ahead is recommended for rebalance when it does in the simulation, and with the oracle as long before
+// its loss, which in the simulation is only noticed at the next tick.
 func (f *realFleet) lose(ctx context.Context, queue *sqsemu.Queue, began time.Time) {
 	type message struct {
 		after time.Duration
@@ -273,11 +274,15 @@ func (f *realFleet) lose(ctx context.Context, queue *sqsemu.Queue, began time.Ti
 	}
 	var messages []message
 	for i, node := range f.nodes {
-		if losses := f.slots[i].losses; len(losses) > 0 {
+		losses, moved := f.slots[i].losses, f.planned.slots[i].moved.Sub(epoch)
+		if len(losses) > 0 {
 			messages = append(messages, message{losses[0].Sub(epoch), daemon.SpotInterruption, node.Name})
+			if f.policy == oracle {
+				moved = max(0, losses[0].Sub(epoch)-f.planned.need-f.planned.tick)
+			}
 		}
-		if moved := f.planned.slots[i].moved; !moved.IsZero() {
-			messages = append(messages, message{moved.Sub(epoch), daemon.Rebalance, node.Name})
+		if moved >= 0 { // it moves
+			messages = append(messages, message{moved, daemon.Rebalance, node.Name})
 		}
 	}
 	slices.SortFunc(messages, func(a, b message) int { return int(a.after - b.after) })
