@@ -71,9 +71,7 @@ func (d *Drainer) settle(t *task, decision Decision, did Action, err error) (bus
 	log := d.opts.Logger.With().Str("node", s.node).Str("pod", t.pod.Namespace+"/"+t.pod.Name).Logger()
 	if !answer.settled() {
 		t.attempt++
-		if decision.takes {
-			d.deployments.settle(decision)
-		}
+		d.deployments.settle(decision)
 	}
 	switch {
 	case answer.settled() && did == SurgeNow:

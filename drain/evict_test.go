@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -221,5 +222,41 @@ func TestSurgedOnce(t *testing.T) {
 		if n := s.api.count("PATCH", "/pods/a"); n != 1 {
 			s.Errorf("surged %d times, want once", n)
 		}
+	})
+}
+
+// A pod whose eviction deadline has come is being evicted, and the watch does not show it yet. A
+// replacement pod that becomes available then takes its place: the other pod goes only when there is
+// one for it too, or at its own deadline.
+func TestPodThatIsLeavingStandsInForNone(t *testing.T) {
+	replacement := func(name string) *corev1.Pod { return webPod(name, readyNow, onNode("node-b")) }
+	stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+		surgeScene(2)(f)
+		web := f.copyOf("/apis/apps/v1/namespaces/shop/deployments/web")
+		web["spec"].(object)["replicas"] = 2
+		f.put("/apis/apps/v1/namespaces/shop/deployments/web", web)
+		f.pod(webPod("a", withGrace(60), readyNow, isSurgedPod))
+		f.pod(webPod("b", withGrace(5), readyNow, isSurgedPod))
+		f.answer = func(_, path string, _ map[string]any) (int, any) {
+			if strings.HasSuffix(path, "/a/eviction") {
+				return http.StatusCreated, &metav1.Status{Status: metav1.StatusSuccess}
+			}
+			return 0, nil
+		}
+	}, func(s *scene) {
+		wantEvicted := func(when, want string) {
+			s.Helper()
+			if got := s.evictedPods(); got != want {
+				s.Fatalf("%s: evicted %q, want %q", when, got, want)
+			}
+		}
+		s.until(60 * time.Second)
+		wantEvicted("after the deadline of a", "a")
+		s.api.pod(replacement("r1"))
+		s.pass(time.Second)
+		wantEvicted("with one replacement pod", "a")
+		s.api.pod(replacement("r2"))
+		s.pass(time.Second)
+		wantEvicted("with two", "a b")
 	})
 }

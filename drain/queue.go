@@ -233,16 +233,16 @@ func (q *queue) close() {
 }
 
 // reserve asks for what the decision takes of its Deployment, if that has enough for the more
-// urgent pods that wait for the same.
+// urgent pods that wait for the same. A pod that goes in any case counts as gone for the others.
 func (d *Drainer) reserve(t *task, decision Decision) bool {
-	if !decision.takes {
-		return true
-	}
 	ahead := 0
-	if decision.Action == SurgeNow || decision.Action == Evict {
+	switch {
+	case !decision.takes:
+		ahead = -1
+	case decision.Action == SurgeNow || decision.Action == Evict:
 		ahead = d.queue.ahead(t, waitsToBeSurged(decision.Action == SurgeNow))
 	}
-	return d.deployments.reserve(decision, ahead)
+	return d.deployments.reserve(decision, ahead) || !decision.takes
 }
 
 // park has a task wait for its Deployment. It would miss what happened there since its

@@ -216,7 +216,7 @@ func (l *Tally) forget(pods []*Member) {
 }
 
 // reserve enters what is about to be requested, if there is room for it now besides those that go
-// before it.
+// before it; in any case if ahead is negative.
 func (l *Tally) reserve(now time.Time, d *Deployment, pods []*Member, pod *corev1.Pod, action Action, ahead int) bool {
 	w, _ := l.count(now, d, pods)
 	if w.offers(action) <= ahead || action == SurgeNow && l.gaveUp != "" {
@@ -225,7 +225,7 @@ func (l *Tally) reserve(now time.Time, d *Deployment, pods []*Member, pod *corev
 	switch action {
 	case SurgeNow:
 		l.surging[pod.UID] = struct{}{}
-	case Evict, End:
+	case Evict, End, Force:
 		l.evicting[pod.UID] = struct{}{}
 	case Return:
 		l.returning[pod.UID] = struct{}{}
