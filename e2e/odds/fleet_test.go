@@ -69,12 +69,17 @@ func replayWith(calm time.Duration, t *trace, prior Prior, ready time.Duration, 
 
 func (f *fleet) run() {
 	for f.now = epoch; f.now.Before(f.trace.end); f.now = f.now.Add(f.tick) {
-		f.notices()
-		f.arrive()
-		f.prepare()
-		f.giveBack()
-		f.pay()
+		f.pass()
 	}
+}
+
+// pass has a tick pass.
+func (f *fleet) pass() {
+	f.notices()
+	f.arrive()
+	f.prepare()
+	f.giveBack()
+	f.pay()
 }
 
 // slot is a pod's place in the fleet. While its pod moves, it has two nodes.

@@ -189,3 +189,31 @@ func TestReplay(t *testing.T) {
 		})
 	}
 }
+
+// If every alarm is false, all the time, act stays within its caps: a quarter of the nodes at a time,
+// and a tenth of the fleet's node-hours.
+func TestCapsHoldWhenEveryAlarmIsFalse(t *testing.T) {
+	alarm := Prior{Base: 10, Jump: 1, BaseWeight: 1e9, JumpWeight: 1, Decay: 20 * time.Minute}
+	calm := &trace{target: 20}
+	calm.add(epoch, calm.target)
+	calm.add(epoch.Add(48*time.Hour), calm.target)
+	calm.finish()
+	for name, ready := range map[string]time.Duration{"nodes without pods": medium, "pods": slow} {
+		p := policy{act, 0.1, 0.25, 0.1}
+		f, most, sum := newFleet(calm, alarm, ready, p, 0), 0, 0
+		for f.now = epoch; f.now.Before(calm.end); f.now = f.now.Add(tick) {
+			f.pass()
+			ahead := len(f.standby)
+			for _, s := range f.slots {
+				if s.ahead {
+					ahead++
+				}
+			}
+			most, sum = max(most, ahead), sum+ahead
+		}
+		minutes, limit := float64(sum)*tick.Minutes(), p.hours*float64(calm.target)*calm.end.Sub(epoch).Minutes()
+		if most != 5 || minutes < limit/2 || minutes > 1.01*limit { // they go back one a minute
+			t.Errorf("%s: at most %d ahead, want 5 of 20; for %.0f node-minutes, want some, and %.0f at most", name, most, minutes, limit)
+		}
+	}
+}
