@@ -28,16 +28,9 @@ import (
 func TestKarpenterAvoidsWhatWasLost(t *testing.T) {
 	s := tellApart(long(t), controlplane.Options{Karpenter: true, FeatureGates: "NodeOverlay=true"})
 	const cheap, dear, zone = "s-4x-amd64-linux", "m-4x-amd64-linux", "test-zone-a"
-	list := func() *unstructured.UnstructuredList {
-		s.Helper()
-		list, err := s.cluster.Dynamic.Resource(controlplane.NodeOverlays).List(s.ctx, metav1.ListOptions{LabelSelector: karpenter.ManagedLabel})
-		if apierrors.IsNotFound(err) {
-			t.Skip("this version of Karpenter has no NodeOverlays")
-		}
-		s.must(err)
-		return list
+	if _, has := s.overlays(); !has {
+		t.Skip("this version of Karpenter has no NodeOverlays")
 	}
-	list()
 	for _, name := range []string{"soon", "later"} {
 		s.must(s.cluster.CreatePools(s.ctx,
 			controlplane.PoolSpec{Name: name, Weight: 100, CPUs: 4, Zones: []string{zone}, Labels: team(name),
@@ -72,7 +65,7 @@ func TestKarpenterAvoidsWhatWasLost(t *testing.T) {
 	interrupt(queue, node.Name, 2*time.Minute)
 	s.waitGone(node.Name)
 	s.eventually("one overlay that Karpenter heeds", func() bool {
-		items := list().Items
+		items, _ := s.overlays()
 		if len(items) != 1 || items[0].GetName() != "spot-handler-"+cheap+"-"+zone {
 			return false
 		}
@@ -102,11 +95,25 @@ func TestKarpenterAvoidsWhatWasLost(t *testing.T) {
 	s.node("later-od")
 	serve("later")
 	s.runQueue(server, queue)
-	s.eventually("no overlay", func() bool { return len(list().Items) == 0 })
+	s.eventually("no overlay", func() bool {
+		items, _ := s.overlays()
+		return len(items) == 0
+	})
 	if got := back("later"); got != cheap {
 		t.Errorf("after the loss is forgotten, Karpenter moved the pod to a %s, want the cheapest, %s", got, cheap)
 	}
 	if launched("later") {
 		t.Errorf("the NodeClaim for a pending pod is still marked")
 	}
+}
+
+// overlays are the NodeOverlays of spot-handler; false if this version of Karpenter has none.
+func (s *story) overlays() ([]unstructured.Unstructured, bool) {
+	s.Helper()
+	list, err := s.cluster.Dynamic.Resource(controlplane.NodeOverlays).List(s.ctx, metav1.ListOptions{LabelSelector: karpenter.ManagedLabel})
+	if apierrors.IsNotFound(err) {
+		return nil, false
+	}
+	s.must(err)
+	return list.Items, true
 }

@@ -47,22 +47,24 @@ var nodeOverlayResource = schema.GroupVersionResource{Group: karpenterGroup, Ver
 // ctx: the next process finds them by their label. Until the first loss there is one call, a list.
 func (b *Backend) raisePrices(ctx context.Context) {
 	var has map[string]bool // the overlays that there are, by name; nil: not known
+	away := false           // Karpenter has none, or RBAC forbids it
 	for pause := overlaysEvery; smithytime.SleepWithContext(ctx, pause) == nil; {
 		pause = overlaysEvery
-		if _, known := b.opts.Offerings.LastLoss(""); !known {
-			continue // what an earlier process has left may be needed
+		lost := b.opts.Offerings.Lost()
+		if _, known := b.opts.Offerings.LastLoss(""); !known || away && len(lost) == 0 {
+			continue // not known: what an earlier process has left may be needed
 		}
 		var err error
 		if has == nil {
 			has, err = b.listOverlays(ctx)
 		}
 		if err == nil {
-			err = b.syncOverlays(ctx, overlaysFor(b.opts.Offerings.Lost()), has)
+			err = b.syncOverlays(ctx, overlaysFor(lost), has)
 		}
-		if err != nil && ctx.Err() == nil {
+		if _, away = unavailable(err); err != nil && ctx.Err() == nil {
 			has, pause = nil, recheck
 			event := b.log.Warn()
-			if _, away := unavailable(err); away {
+			if away {
 				event = b.log.Debug()
 			}
 			event.Err(err).Msg("prices of lost offerings not raised")

@@ -141,10 +141,14 @@ func TestWithoutOverlays(t *testing.T) {
 				lists := 0
 				c.PrependReactor("list", "nodeoverlays", func(clienttesting.Action) (bool, runtime.Object, error) { lists++; return true, nil, err })
 				c.remember()
+				time.Sleep(time.Hour)
+				if lists != 1 {
+					t.Errorf("%d lists while nothing is lost, want 1", lists)
+				}
 				c.lose()
-				time.Sleep(3*recheck + time.Second)
-				if lists != 3 || strings.Contains(c.log.String(), "warn") {
-					t.Errorf("%d lists, want 3 and no warning:\n%s", lists, &c.log)
+				time.Sleep(2*recheck + 2*overlaysEvery)
+				if lists != 4 || strings.Contains(c.log.String(), "warn") {
+					t.Errorf("%d lists, want 4 and no warning:\n%s", lists, &c.log)
 				}
 				c.wantOverlays()
 			})
