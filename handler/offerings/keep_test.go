@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -439,85 +438,4 @@ func TestReadForPeople(t *testing.T) {
 			t.Errorf("%v; want nothing where there is no ConfigMap", err)
 		}
 	})
-}
-
-// A pool has lost too many of its spot nodes if these are three, and more than a quarter, within half an
-// hour. The next leader knows it, and a metric shows it.
-func TestTooMany(t *testing.T) {
-	for name, tt := range map[string]struct {
-		lost, standing int
-		want           bool
-	}{
-		"a quarter":           {3, 9, false},
-		"more than a quarter": {3, 8, true},
-		"all":                 {3, 0, true},
-		"only two":            {2, 0, false},
-		"many of many more":   {40, 120, false},
-		"many":                {40, 119, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				onDemand, other := spotNode("m5.large", "a"), spotNode("m5.large", "a")
-				onDemand.Labels["karpenter.sh/capacity-type"], other.Labels["karpenter.sh/nodepool"] = "on-demand", "other"
-				standing := []*corev1.Node{onDemand, other}
-				for range tt.standing {
-					standing = append(standing, spotNode("c5.large", "b"))
-				}
-				api := newConfigMaps(nil)
-				m, stop := keep(t, api, t.Output(), standing...)
-				for i := range tt.lost {
-					m.Note(named(fmt.Sprint("node-", i), spotNode("m5.large", fmt.Sprint("z", i%4))), record(interruption.SpotInterruption))
-				}
-				for i := range 9 {
-					m.Note(named(fmt.Sprint("risky-", i), spotNode("m5.large", "z0")), record(interruption.RebalanceRecommendation))
-				}
-				m.Note(named("other", other), record(interruption.SpotInterruption))
-				want, lost := map[string]Losses{}, 0
-				if tt.want {
-					want["spot"], lost = Losses{tt.lost, tt.standing}, tt.lost
-				}
-				check := func(of *Memory) {
-					t.Helper()
-					if got := of.TooMany(); !maps.Equal(got, want) {
-						t.Errorf("%v, want %v", got, want)
-					}
-				}
-				check(m)
-				interrupted := spotNode("m5.large", "a")
-				metav1.SetMetaDataAnnotation(&interrupted.ObjectMeta, interruption.Annotation, record(interruption.SpotInterruption).String())
-				sum, losses := 0.0, m.metric(t, "spot_handler_lost_nodes")
-				for _, metric := range losses {
-					sum += metric.GetGauge().GetValue()
-				}
-				if int(sum) != lost {
-					t.Errorf("%v, want %d lost", losses, lost)
-				}
-				time.Sleep(2 * pause)
-				stop()
-				next, stop := keep(t, api, t.Output(), standing...)
-				check(next)
-				nodes := append(slices.Clone(standing), interrupted)
-				if len(standing) > 2 { // and it may stay
-					recommended, waiting, rehearsed := record(interruption.RebalanceRecommendation), record(interruption.ScheduledEvent), record(interruption.SpotInterruption)
-					recommended.Phase, waiting.Phase, rehearsed.Source = interruption.Draining, interruption.Waiting, interruption.Rehearsal
-					for i, rec := range []interruption.Record{recommended, waiting, rehearsed} {
-						node := nodes[2+i].DeepCopy()
-						metav1.SetMetaDataAnnotation(&node.ObjectMeta, interruption.Annotation, rec.String())
-						nodes[2+i] = node
-					}
-				}
-				people, err := Read(t.Context(), api, nodes)
-				if err != nil {
-					t.Fatal(err)
-				}
-				check(people)
-				time.Sleep(window - slot - 2*pause - time.Second)
-				check(next)
-				time.Sleep(slot + 2*pause)
-				clear(want)
-				check(next)
-				stop()
-			})
-		})
-	}
 }

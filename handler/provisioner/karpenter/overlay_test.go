@@ -129,7 +129,7 @@ func TestOverlaysAreBounded(t *testing.T) {
 	})
 }
 
-// Karpenter before 1.7 has no overlays, and the operator may not allow them. That is no trouble.
+// Karpenter before 1.7 has no overlays, and RBAC may forbid them. Neither is worth a warning.
 func TestWithoutOverlays(t *testing.T) {
 	for name, err := range map[string]error{
 		"no such API": apierrors.NewGenericServerResponse(404, "list", nodeOverlayResource.GroupResource(), "", "", 0, true),

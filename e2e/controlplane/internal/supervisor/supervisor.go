@@ -107,7 +107,7 @@ func supervise(ctx context.Context, programs assets.Set, options Options, ready 
 	api := newAPI(p.creds)
 	var initial inventory
 	if options.Reset != nil {
-		// What a definition has just added may not be served yet.
+		// A resource that has just been defined may not be served yet.
 		if err := poll(startCtx, "the first inventory", func() (err error) { initial, err = api.inventory(startCtx); return err }); err != nil {
 			return g.explain(ctx, err)
 		}
