@@ -57,11 +57,11 @@ func TestTheSDKTriesNothingAgain(t *testing.T) {
 		sent++
 		return &http.Response{StatusCode: http.StatusServiceUnavailable, Header: http.Header{}, Body: http.NoBody}, nil
 	})
-	_, errTags := ec2.NewFromConfig(conf).DescribeTags(t.Context(), &ec2.DescribeTagsInput{})
+	_, errInstances := ec2.NewFromConfig(conf).TerminateInstances(t.Context(), &ec2.TerminateInstancesInput{InstanceIds: []string{"i-0"}})
 	_, errGroups := autoscaling.NewFromConfig(conf).DescribeAutoScalingGroups(t.Context(), &autoscaling.DescribeAutoScalingGroupsInput{})
 	_, errReceive := sqs.NewFromConfig(conf).ReceiveMessage(t.Context(), &sqs.ReceiveMessageInput{QueueUrl: aws.String("https://queue")})
-	if errTags == nil || errGroups == nil || errReceive == nil || sent != 3 {
-		t.Errorf("%d requests for three calls that fail: %v, %v, %v", sent, errTags, errGroups, errReceive)
+	if errInstances == nil || errGroups == nil || errReceive == nil || sent != 3 {
+		t.Errorf("%d requests for three calls that fail: %v, %v, %v", sent, errInstances, errGroups, errReceive)
 	}
 }
 

@@ -15,7 +15,6 @@ import (
 
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
-	"spot-handler/handler/managed"
 )
 
 func env(vars map[string]string) func(string) string {
@@ -34,7 +33,7 @@ func parsed(args []string, getenv func(string) string) (meant settings, err erro
 
 func TestParse(t *testing.T) {
 	cfg, err := parsed([]string{"queue", "--queue-url=https://sqs.eu-west-1.amazonaws.com/1/q", "--margin=7s",
-		"--fallback-nodepool=batch=batch-fallback", "--fallback-nodepool=web=web-od", "--leader-elect=false", "--managed-tag=team=blue", "--notice-networks=10.1.2.3/8,fd00::/8"},
+		"--fallback-nodepool=batch=batch-fallback", "--fallback-nodepool=web=web-od", "--leader-elect=false", "--notice-networks=10.1.2.3/8,fd00::/8"},
 		env(map[string]string{"SPOT_HANDLER_SCHEDULED_LEAD": "9m", "SPOT_HANDLER_MARGIN": "20s", "KUBECONFIG": "/k"}))
 	if err != nil {
 		t.Fatal(err)
@@ -47,9 +46,6 @@ func TestParse(t *testing.T) {
 	}
 	if want := "[10.0.0.0/8 fd00::/8]"; fmt.Sprint(cfg.networks) != want {
 		t.Errorf("networks %v, want %s", cfg.networks, want)
-	}
-	if cfg.managed != (managed.Tag{Key: "team", Value: "blue", Exact: true}) {
-		t.Errorf("managed tag %+v", cfg.managed)
 	}
 	if cfg.rebalance != "replace" || cfg.cordonOnly || cfg.policy.Strategy != drain.Surge || cfg.policy.Blocked != drain.Leave || !cfg.release {
 		t.Errorf("defaults: %+v", cfg)
@@ -126,7 +122,7 @@ func TestParseNamesAllProblems(t *testing.T) {
 			map[string]string{"SPOT_HANDLER_KUBE_API_QPS": "5"},
 			[]string{"--watch-spot is no longer a flag: --watch lists", "--receivers is no longer a flag", "--notice-networks", "--rebalance-capacity is no longer a flag: --rebalance=fallback", "SPOT_HANDLER_KUBE_API_QPS is no longer a variable"}},
 		"queue url":   {[]string{"queue", "--queue-url=my-queue"}, nil, []string{"--queue-url ("}},
-		"managed tag": {[]string{"queue", "--queue-url=http://a/q", "--managed-tag==blue"}, nil, []string{"--managed-tag (SPOT_HANDLER_MANAGED_TAG)"}},
+		"managed tag": {[]string{"queue", "--queue-url=http://a/q"}, map[string]string{"SPOT_HANDLER_MANAGED_TAG": "team=blue"}, []string{"SPOT_HANDLER_MANAGED_TAG is no longer a variable", "--node-selector"}},
 		"rebalances":  {[]string{"imds", "--node-name=a", "--max-concurrent-rebalances=0%", "--rebalance-ttl=-1s", "--calm=25h"}, nil, []string{"--max-concurrent-rebalances (SPOT_HANDLER_MAX_CONCURRENT_REBALANCES)", "--rebalance-ttl (", "--calm (SPOT_HANDLER_CALM): 25h0m0s: want 0s (off) to 24h"}},
 		"hooks": {[]string{"queue", "--queue-url=https://sqs/1/q", "--heartbeat-until=49h"}, nil,
 			[]string{"--heartbeat-until (SPOT_HANDLER_HEARTBEAT_UNTIL)"}},

@@ -162,9 +162,6 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 	if cfg.mode == modeQueue && !cfg.dryRun {
 		accept = newEarly(clients, accept, index, registry, logger)
 	}
-	if cfg.mode == modeQueue {
-		accept = newManaged(conf, cfg, accept, index, registry, logger)
-	}
 	from := newSource(cfg, conf, accept, registry, logger)
 	logger.Info().Str("mode", cfg.mode).Str("version", version).Bool("dry_run", cfg.dryRun).
 		Str("http_addr", listener.Addr().String()).Msg("starting")

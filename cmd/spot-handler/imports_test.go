@@ -38,7 +38,6 @@ func TestImportsPointDown(t *testing.T) {
 		"spot-handler/handler/marks":                      {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes"},
 		"spot-handler/handler/turns":                      {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes"},
 		"spot-handler/handler/nodes":                      {"spot-handler/drain/rewatch", "spot-handler/handler/interruption"},
-		"spot-handler/handler/managed":                    {"spot-handler/drain/rewatch", "spot-handler/handler/nodes", "spot-handler/handler/awsfault", "spot-handler/handler/interruption", "spot-handler/handler/readcache"},
 		"spot-handler/handler/notify":                     {"spot-handler/handler/interruption"},
 		"spot-handler/handler/webhook":                    {"spot-handler/handler/interruption", "spot-handler/handler/notify"},
 		"spot-handler/handler/provisioner":                {"spot-handler/handler/interruption"},

@@ -13,7 +13,6 @@ import (
 	"spot-handler/handler"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/lifecycle"
-	"spot-handler/handler/managed"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
@@ -44,7 +43,6 @@ func wired(t *testing.T) []*prometheus.Registry {
 			newLeader(registry)
 			registry.MustRegister(offerings.New().Collector())
 			lifecycle.New(lifecycle.Options{Registerer: registry, Logger: zerolog.Nop()})
-			managed.New(managed.Options{Registerer: registry, Logger: zerolog.Nop()})
 		}
 		registries = append(registries, registry)
 	}

@@ -16,7 +16,6 @@ import (
 
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
-	"spot-handler/handler/managed"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/provisioner/karpenter"
 	"spot-handler/handler/provisioner/placeholder"
@@ -49,7 +48,6 @@ type settings struct {
 	kinds        []interruption.Kind // of watching
 	// source: queue
 	queueURL string
-	managed  managed.Tag
 	// of the whole fleet: drain, queue
 	leaderElect    bool
 	leaseNamespace string
@@ -113,7 +111,6 @@ func (c *settings) define() []group {
 		source.StringSliceVar(&c.watching, "watch", watchable, "what is polled; --rebalance says what is done on a recommendation")
 	case modeQueue:
 		source.StringVar(&c.queueURL, "queue-url", "", "URL of the SQS queue that EventBridge feeds (required)")
-		meaning(source, &c.managed, "managed-tag", "", managed.ParseTag, "act only on instances that carry this `tag`, KEY or KEY=VALUE; messages about all others are deleted (default: on all)")
 	}
 	if c.fleet() {
 		leader.BoolVar(&c.leaderElect, "leader-elect", true, "drain in one replica only; turn off only with a single replica")

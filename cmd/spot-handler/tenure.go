@@ -5,8 +5,6 @@ import (
 	"errors"
 	"sync/atomic"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/rs/zerolog"
@@ -19,7 +17,6 @@ import (
 	"spot-handler/handler/early"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/lifecycle"
-	"spot-handler/handler/managed"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
 	"spot-handler/handler/offerings"
@@ -146,12 +143,4 @@ func newEarly(c *clients, to interruption.Accepter, index *nodes.Index, registry
 	index.OnAppear(a.Appeared)
 	index.OnGone(a.Gone)
 	return a
-}
-
-// newManaged is to, restricted to the instances that carry --managed-tag. It is there without
-// the flag too, and passes everything on then.
-func newManaged(conf aws.Config, cfg settings, to interruption.Accepter, index *nodes.Index, registry prometheus.Registerer, logger zerolog.Logger) interruption.Accepter {
-	return managed.New(managed.Options{
-		Tag: cfg.managed, Next: to, EC2: ec2.NewFromConfig(conf), Nodes: index, Registerer: registry, Logger: part(logger, "managed"),
-	})
 }

@@ -22,14 +22,6 @@ locals {
     Resource = var.kms_key_arn
   }]
 
-  # What --managed-tag needs. AWS cannot bind it to resources.
-  read_tags = [{
-    Sid      = "ReadTags"
-    Effect   = "Allow"
-    Action   = "ec2:DescribeTags"
-    Resource = "*"
-  }]
-
   # What replacing nodes of Auto Scaling groups and completing their lifecycle hooks also
   # needs. AWS cannot bind the Describe actions to resources.
   replace_nodes = [
@@ -109,7 +101,6 @@ resource "aws_iam_policy" "queue" {
     Statement = concat(
       local.read_queue,
       var.kms_key_arn == null ? [] : local.read_encrypted_queue,
-      var.instance_tags ? local.read_tags : [],
     )
   })
 }

@@ -139,12 +139,6 @@ variable "permissions_boundary_arn" {
   default     = null
 }
 
-variable "instance_tags" {
-  description = "Whether the role can read the tags of instances, for --managed-tag."
-  type        = bool
-  default     = false
-}
-
 # ---- Nodes of Auto Scaling groups
 
 variable "auto_scaling_groups" {

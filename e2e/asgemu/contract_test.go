@@ -41,10 +41,6 @@ var contract = []struct {
 	{"a group that is not there has nothing to detach", checkNoGroup},
 	{"an instance is terminated, and again without an error", checkTerminate},
 	{"one unknown instance spoils the whole termination", checkTerminateUnknown},
-	{"tags are found by instance and key", checkTags},
-	{"wildcards in a filter are escaped", checkTagWildcards},
-	{"200 values at most are in the filters of one call", checkTagLimit},
-	{"tags are listed in pages", checkTagPages},
 }
 
 // service is the pair of services under test.

@@ -23,8 +23,6 @@ var foreignDeviations = map[string]string{
 	"one instance of another group spoils the whole call": "ignores instances that are not in the group",
 	"20 instances at most are detached by one call":       "detaches any number",
 	"a group that is not there has nothing to detach":     "answers with a page of its web server",
-	"200 values at most are in the filters of one call":   "takes any number",
-	"tags are listed in pages":                            "has one page",
 }
 
 // startForeign runs an AWS emulator that this project did not write and returns its endpoint. It needs a python3

@@ -40,8 +40,6 @@ var actions = map[string]action{
 	"CompleteLifecycleAction":             {autoScaling, "", (*Server).completeLifecycleAction},
 	"RecordLifecycleActionHeartbeat":      {autoScaling, "", (*Server).recordLifecycleActionHeartbeat},
 	"TerminateInstances":                  {ec2, "InstanceId.", (*Server).terminateInstances},
-	"CreateTags":                          {ec2, "ResourceId.", (*Server).createTags},
-	"DescribeTags":                        {ec2, "Filter.1.Value.", (*Server).describeTags}, // by convention the one with instances comes first
 }
 
 // ServeHTTP answers as the services do. It is exported so that a Server is an http.Handler; clients go through URL.

@@ -3,9 +3,9 @@
 //
 // It speaks the AWS Query protocol of Auto Scaling and the EC2 Query protocol, with the limits, the states and the
 // errors of the real services: groups keep their desired size, a detached instance is replaced, an instance can be
-// detached once, one bad id fails a whole call, a group waits at its lifecycle hooks, filters find tags. Scaling
-// policies, load balancers and prices are not emulated. Requests have to carry a signature for the right service;
-// it is not verified.
+// detached once, one bad id fails a whole call, a group waits at its lifecycle hooks. Scaling policies, load
+// balancers, tags and prices are not emulated. Requests have to carry a signature for the right service; it is not
+// verified.
 //
 // What takes minutes in EC2 takes as long as Options say. The state is in memory under one mutex. All methods are
 // safe for concurrent use.
@@ -54,7 +54,6 @@ type Server struct {
 	groups    map[string]*group
 	instances map[string]*instance
 	waits     []*wait
-	tags      map[string]map[string]string // of each instance, by key
 	faults    []*fault
 	requests  map[string]int
 	largest   map[string]int
@@ -78,7 +77,7 @@ func Start(o Options) *Server {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{
 		URL: "http://" + listener.Addr().String(), opts: o, ctx: ctx, stop: stop, stopped: make(chan struct{}),
-		groups: map[string]*group{}, instances: map[string]*instance{}, tags: map[string]map[string]string{}, requests: map[string]int{}, largest: map[string]int{},
+		groups: map[string]*group{}, instances: map[string]*instance{}, requests: map[string]int{}, largest: map[string]int{},
 	}
 	s.http = &http.Server{Handler: s, BaseContext: func(net.Listener) context.Context { return ctx }}
 	go func() {

@@ -84,9 +84,6 @@ func parametersOf(s settings) map[string]string {
 	if s.launchHooks {
 		p["LaunchHooks"] = "true"
 	}
-	if s.instanceTags {
-		p["InstanceTags"] = "true"
-	}
 	if s.autoScaling {
 		p["AutoScalingGroups"] = "true"
 	}

@@ -28,7 +28,6 @@ type settings struct {
 	alarmTopic       string
 	credentials      string
 	oidcProvider     string
-	instanceTags     bool
 	autoScaling      bool
 	tagKey, tagValue string
 	retention        int

@@ -42,13 +42,13 @@ func TestGuideListsTheRules(t *testing.T) {
 func TestGuideListsTheActions(t *testing.T) {
 	rows := regexp.MustCompile("(?m)^\\| `([a-z0-9]+:\\w+)` \\|")
 	var listed []string
-	for _, heading := range []string{"## Permissions", "### Instances with a tag", "### Nodes of Auto Scaling groups"} {
+	for _, heading := range []string{"## Permissions", "### Nodes of Auto Scaling groups"} {
 		for _, row := range rows.FindAllStringSubmatch(section(t, "deploy/aws.md", heading), -1) {
 			listed = append(listed, row[1])
 		}
 	}
 	listed = unique(listed)
-	everyWay(t, settings{instanceTags: true, autoScaling: true}, func(t *testing.T, d deployment) {
+	everyWay(t, settings{autoScaling: true}, func(t *testing.T, d deployment) {
 		if diff := cmp.Diff(actions(d.permissions), listed); diff != "" {
 			t.Errorf("actions (-template +deploy/aws.md):\n%s", diff)
 		}

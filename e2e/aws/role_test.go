@@ -7,23 +7,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// ofGroups are the packages that the setting for Auto Scaling groups is for, and ofTags those
-// that the setting for tags of instances is for. The role may always make the calls of the others.
-var (
-	ofGroups = []string{"handler/provisioner/asg", "handler/lifecycle"}
-	ofTags   = []string{"handler/managed"}
-)
+// ofGroups are the packages that the setting for Auto Scaling groups is for. The role may always make
+// the calls of the others.
+var ofGroups = []string{"handler/provisioner/asg", "handler/lifecycle"}
 
 // The role may do what the code calls, no more and no less.
 func TestActionsAreWhatTheCodeCalls(t *testing.T) {
-	var always, groups, tags []string
+	var always, groups []string
 	for _, dir := range callers(t) {
-		switch calls := called(t, dir); {
-		case slices.Contains(ofGroups, dir):
+		if calls := called(t, dir); slices.Contains(ofGroups, dir) {
 			groups = append(groups, calls...)
-		case slices.Contains(ofTags, dir):
-			tags = append(tags, calls...)
-		default:
+		} else {
 			always = append(always, calls...)
 		}
 	}
@@ -38,7 +32,6 @@ func TestActionsAreWhatTheCodeCalls(t *testing.T) {
 	}{
 		{"alone", settings{}, always},
 		{"with Auto Scaling groups", settings{autoScaling: true}, slices.Concat(always, groups)},
-		{"with tags of instances", settings{instanceTags: true}, slices.Concat(always, tags)},
 		// Not called, but asked for in the caller's name when SQS decrypts a message.
 		{"with a key", settings{kmsKey: key}, slices.Concat(always, []string{"kms:Decrypt"})},
 	} {
@@ -60,8 +53,8 @@ func TestResources(t *testing.T) {
 		settings   settings
 		key, value string
 	}{
-		{settings{autoScaling: true, kmsKey: key, instanceTags: true}, own, "owned"},
-		{settings{autoScaling: true, kmsKey: key, instanceTags: true, tagKey: chosen, tagValue: cluster}, chosen, cluster},
+		{settings{autoScaling: true, kmsKey: key}, own, "owned"},
+		{settings{autoScaling: true, kmsKey: key, tagKey: chosen, tagValue: cluster}, chosen, cluster},
 	} {
 		everyWay(t, tt.settings, func(t *testing.T, d deployment) {
 			tagged := func(service string) map[string]map[string]texts {
@@ -80,7 +73,6 @@ func TestResources(t *testing.T) {
 				// These three know neither resources nor tags.
 				// https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
 				// https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2autoscaling.html
-				"ec2:DescribeTags":                         {Resource: texts{"*"}},
 				"autoscaling:DescribeAutoScalingInstances": {Resource: texts{"*"}},
 				"autoscaling:DescribeAutoScalingGroups":    {Resource: texts{"*"}},
 				"autoscaling:DescribeLifecycleHooks":       {Resource: texts{"*"}},

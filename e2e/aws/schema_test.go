@@ -18,7 +18,7 @@ import (
 // everything are settings with which every resource is made.
 var everything = []settings{
 	{},
-	{withoutRebalance: true, autoScaling: true, launchHooks: true, instanceTags: true, kmsKey: key, alarmTopic: topic},
+	{withoutRebalance: true, autoScaling: true, launchHooks: true, kmsKey: key, alarmTopic: topic},
 	{autoScaling: true, credentials: "irsa", oidcProvider: "oidc.example.com/id/1"},
 	{credentials: "none"},
 }

@@ -113,9 +113,6 @@ func variablesOf(s settings) map[string]cty.Value {
 	if s.launchHooks {
 		v["launch_hooks"] = cty.True
 	}
-	if s.instanceTags {
-		v["instance_tags"] = cty.True
-	}
 	if s.autoScaling {
 		v["auto_scaling_groups"] = cty.True
 	}

@@ -9,53 +9,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/e2e/asgemu"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
 	"spot-handler/handler/interruption"
 )
-
-// With --managed-tag only instances with the tag are touched, and the messages of all
-// others are deleted. When EC2 refuses to tell tags, a Node of the cluster is drained.
-func TestManagedTag(t *testing.T) {
-	s := tell(t, controlplane.Options{})
-	nodes := s.bare("node", 3, 8)
-	ids := make([]string, len(nodes))
-	for i, n := range nodes {
-		ids[i] = controlplane.InstanceID(n.Name)
-	}
-	cloud := asgemu.Start(asgemu.Options{})
-	t.Cleanup(cloud.Close)
-	cloud.Tag(ids[0], "team", "blue")
-	cloud.Tag(ids[1], "team", "red")
-	server, queue := s.sqs()
-	d := s.run(daemon.Options{
-		Args: []string{"queue", "--queue-url=" + queue.URL(), "--managed-tag=team=blue"}, SQS: server.URL, Groups: cloud.URL,
-	})
-	for _, id := range []string{ids[0], ids[1], "i-0123456789abcdef0"} {
-		queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-"+id, id, time.Now()))
-	}
-	s.waitRecord(nodes[0].Name, func(interruption.Record) bool { return true })
-	s.waitEmpty(queue)
-	s.eventually("count of unmanaged", func() bool { return s.metric(d, `spot_handler_messages_total{outcome="unmanaged"}`) == 2 })
-	if n := s.metric(d, `spot_handler_messages_total{outcome="foreign"}`); n != 0 {
-		t.Errorf("%v foreign messages, want none: nothing is looked up twice", n)
-	}
-	if now := s.lastSeen(nodes[1].Name); now.Spec.Unschedulable || now.Annotations[interruption.Annotation] != "" {
-		t.Errorf("the node without the tag was touched: %v", now.Annotations)
-	}
-	if n := cloud.Requests("DescribeTags"); n < 1 || n > 3 {
-		t.Errorf("%d calls for tags", n)
-	}
-
-	cloud.Fail(asgemu.Fault{Effect: asgemu.AccessDenied, Action: "DescribeTags"})
-	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-denied", ids[2], time.Now()))
-	s.waitRecord(nodes[2].Name, func(interruption.Record) bool { return true })
-	s.waitEmpty(queue)
-	if line := s.waitLine(d, "cannot look up tags, Nodes of this cluster count as managed"); line["tag"] != "team=blue" {
-		t.Errorf("said %v", line)
-	}
-}
 
 // A Node is opted out by its label, or by a selector that does not select it: nothing is
 // written on it and its message is deleted, in queue mode and by the daemon on the node

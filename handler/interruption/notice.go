@@ -139,7 +139,7 @@ const (
 	// Completed: there is no Node to drain, or no longer one, and the lifecycle hook was
 	// completed.
 	Completed Verdict = "completed"
-	// Unmanaged: the Node is opted out, or the instance lacks the tag to which the operator restricts us.
+	// Unmanaged: the Node is opted out.
 	Unmanaged Verdict = "unmanaged"
 	// Unknown: no Node of this cluster is that instance, at least not yet.
 	Unknown Verdict = "unknown"

@@ -33,6 +33,6 @@
 {{- $flags := (index . 0).Values.flags -}}
 {{- if ne (index . 1) "imds" }}{{ $flags = omit $flags "watch" }}{{ end -}}
 {{- if eq (index . 1) "imds" }}{{ $flags = omit $flags "webhookProxy" }}{{ end -}}
-{{- if ne (index . 1) "queue" }}{{ $flags = omit $flags "queueUrl" "managedTag" "heartbeatUntil" }}{{ end -}}
+{{- if ne (index . 1) "queue" }}{{ $flags = omit $flags "queueUrl" "heartbeatUntil" }}{{ end -}}
 {{- include "spot-handler.flags" (list $flags) -}}
 {{- end -}}

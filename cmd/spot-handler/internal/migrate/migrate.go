@@ -217,18 +217,6 @@ var converters = map[string]func(m *migration, s *setting){
 			m.put("flags.heartbeatUntil", fmt.Sprintf("%ds", until))
 		}
 	},
-	// The tag where somebody has asked for it. Its default is to ask for one, which here would only
-	// cost calls to EC2: messages about others are none of a Node.
-	"managedTag": func(m *migration, s *setting) {
-		tag := m.settings["MANAGED_TAG"]
-		switch {
-		case m.mode != modeQueue || !m.isOn(s.Variable):
-		case s.text != "" || tag.text != "":
-			m.put("flags.managedTag", tag.value())
-		default:
-			m.mind(s.name+"=true (its default)", s.Remark+". To check it nevertheless: `flags.managedTag: "+tag.value()+"`")
-		}
-	},
 	// The port of metrics where it serves them, else that of the probes.
 	"httpPort": func(m *migration, s *setting) {
 		if m.isOn("ENABLE_PROMETHEUS_SERVER") != (s.Variable == "PROMETHEUS_SERVER_PORT") {

@@ -161,21 +161,25 @@ func TestConvertDefaults(t *testing.T) {
 			t.Errorf("no %q in:\n%s", want, queue)
 		}
 	}
-	older := migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nMANAGED_ASG_TAG=theirs\n")
-	if !strings.Contains(older, "managedTag: theirs") {
-		t.Errorf("the tag is not taken over from its older name:\n%s", older)
-	}
-	both := migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nMANAGED_ASG_TAG=theirs\nMANAGED_TAG=mine\n")
-	if !strings.Contains(both, "managedTag: mine") {
-		t.Errorf("the older name overrides the other:\n%s", both)
-	}
-	off = migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nMANAGED_TAG=mine\nCHECK_ASG_TAG_BEFORE_DRAINING=false\n")
-	if strings.Contains(off, "managedTag:") {
-		t.Errorf("the tag is taken over though nobody looks at it:\n%s", off)
-	}
-	tagged := migrated(t, "enableSqsTerminationDraining: true\nmanagedTag: mine\n")
-	if !strings.Contains(tagged, "managedTag: mine") {
-		t.Errorf("the tag is not taken over:\n%s", tagged)
+}
+
+// Tags of instances are not checked: that is said if the settings ask for a check, and its tag goes nowhere.
+func TestConvertTags(t *testing.T) {
+	for settings, said := range map[string]string{
+		"ENABLE_SQS_TERMINATION_DRAINING=true\n":                                     "CHECK_TAG_BEFORE_DRAINING=true (its default): ",
+		"ENABLE_SQS_TERMINATION_DRAINING=true\nMANAGED_TAG=mine\n":                   "CHECK_TAG_BEFORE_DRAINING=true (its default): ",
+		"ENABLE_SQS_TERMINATION_DRAINING=true\nCHECK_ASG_TAG_BEFORE_DRAINING=true\n": "CHECK_TAG_BEFORE_DRAINING=true: ",
+		"enableSqsTerminationDraining: true\nmanagedTag: mine\n":                     "checkTagBeforeDraining=true (its default): ",
+		"ENABLE_SQS_TERMINATION_DRAINING=true\nCHECK_TAG_BEFORE_DRAINING=false\n":    "",
+		"CHECK_TAG_BEFORE_DRAINING=true\nMANAGED_TAG=mine\n":                         "", // in imds mode nothing is checked there
+	} {
+		values := migrated(t, settings)
+		if said == "" && strings.Contains(values, "--node-selector") || !strings.Contains(values, said) {
+			t.Errorf("%q: want the remark %q in:\n%s", settings, said, values)
+		}
+		if strings.Contains(values, "mine") {
+			t.Errorf("%q: the tag is taken over:\n%s", settings, values)
+		}
 	}
 }
 
