@@ -221,7 +221,7 @@ func (c *Consumer) keepHidden(acts context.Context, m *message) {
 
 func (c *Consumer) prolong(acts context.Context, m *message) {
 	until := time.Now().Add(hiddenFor)
-	err := c.hider.Do(acts, batchEntry{handle: m.handle, hideFor: hiddenFor})
+	err := c.hider.do(acts, batchEntry{handle: m.handle, hideFor: hiddenFor})
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
