@@ -110,14 +110,6 @@ func (g *Gangs) Report(now time.Time, node string, own map[Gang]Departure) (othe
 	return slices.Collect(maps.Keys(again))
 }
 
-// leaves reports whether the gang's pods on the node have to leave it by a deadline.
-func (g *Gangs) leaves(node string, gang Gang) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	of := g.of[gang]
-	return of != nil && !of.nodes[node].At.IsZero()
-}
-
 // Of are the departures of the gangs of a node that has reported, never nil.
 func (g *Gangs) Of(node string) map[Gang]Departure {
 	g.mu.Lock()
@@ -129,9 +121,4 @@ func (g *Gangs) Of(node string) map[Gang]Departure {
 		}
 	}
 	return all
-}
-
-// Leaves reports whether the gang's pods on the node have to leave it by a deadline.
-func (d *Drainer) Leaves(node string, gang Gang) bool {
-	return d.gangs.leaves(node, gang)
 }

@@ -104,7 +104,7 @@ func (p *planner) decide(pod *corev1.Pod) Decision {
 	}
 	d.Meaningless, d.OfNamespace = p.meaningless(pod)
 	d.preference = p.preferenceOf(pod)
-	d.Peers, d.withGang = p.peersOf(pod), p.startWithGang(pod, d.preference)
+	d.withGang = p.startWithGang(pod, d.preference)
 	d.Grace = clampedGrace(p.now, pod, p.Deadline, p.Policy.Margin)
 	d.Latest = evictionDeadline(pod, p.Deadline, p.Policy.Margin)
 	d.At = p.startOf(pod, d.Latest, d.withGang)

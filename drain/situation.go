@@ -175,9 +175,6 @@ type Decision struct {
 	// Notice is what the pod's NoticeAnnotation asks for, if it is to be notified; it changes nothing
 	// either.
 	Notice string
-	// Peers is the pod's gang, if the other pods of it are to be notified that this one leaves; it
-	// changes nothing either.
-	Peers Gang
 
 	preference preference
 	// withGang is when the pod leaves with its gang at the latest; zero if it does not.

@@ -145,12 +145,6 @@ func (d *Drainer) Look(ctx context.Context, node string, in Interruption) (View,
 	return s.view(time.Now(), in)
 }
 
-// Silent reads whether a namespace forbids that its pods be notified.
-func (d *Drainer) Silent(ctx context.Context, namespace string) (bool, error) {
-	preferences, err := d.preferences.read(ctx, types.NamespacedName{Namespace: namespace})
-	return preferences.Silent, err
-}
-
 // Answer takes in what a pod has answered to a notice: it overrides what is annotated. It does
 // nothing for a node that is not being drained.
 func (d *Drainer) Answer(node string, pod types.UID, when When) {

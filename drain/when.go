@@ -207,15 +207,6 @@ func newGang(pod *corev1.Pod, by, name string) Gang {
 	return Gang{Namespace: pod.Namespace, By: by, Name: name}
 }
 
-// Selector is the label selector of the gang's pods. It is empty for a PodGroup, whose pods can
-// be told apart by no selector of the API.
-func (g Gang) Selector() string {
-	if g.By == podGroup {
-		return ""
-	}
-	return g.By + "=" + g.Name
-}
-
 // preferenceOfGang is when the pod is to leave for the sake of its gang; empty if it has none.
 func (p *planner) preferenceOfGang(pod *corev1.Pod) When {
 	if len(p.Gangs) == 0 {
@@ -238,14 +229,6 @@ func (p *planner) startWithGang(pod *corev1.Pod, its preference) time.Time {
 		return time.Time{}
 	}
 	return p.Gangs[GangOf(pod)].At
-}
-
-// peersOf is the pod's gang, if its namespace lets its pods be notified.
-func (p *planner) peersOf(pod *corev1.Pod) Gang {
-	if preferences, known := p.Namespaces[pod.Namespace]; len(p.Gangs) == 0 || !known || preferences.Silent {
-		return Gang{}
-	}
-	return GangOf(pod)
 }
 
 // How a pod asks to be notified of its node's end. A plan only says which pods ask; a drain notifies

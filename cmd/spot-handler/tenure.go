@@ -100,7 +100,7 @@ func (p parts) tenure(registry *prometheus.Registry) tenure {
 		Events: p.notices, Node: cfg.nodeName,
 		Workloads: workloads.New(workloads.Options{
 			On: cfg.workloadNotices && !cfg.cordonOnly, Networks: cfg.networks, IsNode: p.index.HasAddress,
-			Pods: p.clients.core, Answered: drainer.Answer, Leaves: drainer.Leaves, Silent: drainer.Silent, Events: p.events,
+			Pods: p.clients.core, Answered: drainer.Answer, Events: p.events,
 			UserAgent: "spot-handler/" + version, Registerer: registry, Logger: part(p.logger, "workloads"),
 		}),
 		Offerings: p.taken,

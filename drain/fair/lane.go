@@ -16,11 +16,10 @@ type Task struct {
 	Tenant string
 	// Who is what the task is for, such as a pod. Its tasks run one after the other.
 	Who types.UID
-	// About and What say what kind of task it is: of those of the same kind that wait only the
-	// newest is run, in the place of the first. One that Ends also takes the place of all others
-	// that wait and are about the same.
-	About, What string
-	Ends        bool
+	// What says what kind of task it is: of those of the same kind that wait only the newest is run,
+	// in the place of the first. One that Ends takes the place of all that wait.
+	What string
+	Ends bool
 
 	Run func()
 }
@@ -81,13 +80,12 @@ func (l *Lane) Do(ctx context.Context, task Task) bool {
 		q = &queue{}
 	}
 	before := len(q.tasks)
-	i := slices.IndexFunc(q.tasks, func(w waiting) bool { return w.About == task.About && (task.Ends || w.What == task.What) })
+	i := slices.IndexFunc(q.tasks, func(w waiting) bool { return task.Ends || w.What == task.What })
 	switch {
 	case i >= 0:
 		q.tasks[i] = waiting{task, ctx}
 		if task.Ends {
-			rest := slices.DeleteFunc(q.tasks[i+1:], func(w waiting) bool { return w.About == task.About })
-			q.tasks = q.tasks[:i+1+len(rest)]
+			q.tasks = slices.Delete(q.tasks, i+1, len(q.tasks))
 		}
 	case 2*of.waiting >= l.room:
 		return false

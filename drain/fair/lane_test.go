@@ -77,36 +77,34 @@ func TestTurns(t *testing.T) {
 }
 
 // The tasks of one pod run one after the other. Of those of one kind that wait the newest is run,
-// and one that ends takes the place of all about the same.
+// and one that ends takes the place of all.
 func TestTasksOfOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r record
 		l := NewLane(10, 1000)
-		do := func(about, kind, what string, ends bool) {
+		do := func(kind, what string, ends bool) {
 			task := r.task("a", "pod", what, time.Second)
-			task.About, task.What, task.Ends = about, kind, ends
+			task.What, task.Ends = kind, ends
 			l.Do(t.Context(), task)
 		}
 		began := time.Now()
-		do("a", "notice", "first", false)
-		do("a", "notice", "second", false)
-		do("a", "ready", "ready", false)
-		do("b", "notice", "of another node", false)
-		do("a", "notice", "third", false)
+		do("notice", "first", false)
+		do("notice", "second", false)
+		do("ready", "ready", false)
+		do("notice", "third", false)
 		time.Sleep(500 * time.Millisecond)
 		l.Wait()
-		if want := []string{"first", "third", "ready", "of another node"}; !slices.Equal(r.order, want) || time.Since(began) != 4*time.Second {
-			t.Errorf("%q after %s, want %q after 4 s", r.order, time.Since(began), want)
+		if want := []string{"first", "third", "ready"}; !slices.Equal(r.order, want) || time.Since(began) != 3*time.Second {
+			t.Errorf("%q after %s, want %q after 3 s", r.order, time.Since(began), want)
 		}
 		r.order = nil
-		do("a", "notice", "first", false)
-		do("a", "ready", "ready", false)
-		do("b", "notice", "of another node", false)
-		do("a", "notice", "second", false)
-		do("a", "canceled", "canceled", true)
-		do("a", "notice", "next", false)
+		do("notice", "first", false)
+		do("ready", "ready", false)
+		do("notice", "second", false)
+		do("canceled", "canceled", true)
+		do("notice", "next", false)
 		l.Wait()
-		if want := []string{"first", "canceled", "of another node", "next"}; !slices.Equal(r.order, want) {
+		if want := []string{"first", "canceled", "next"}; !slices.Equal(r.order, want) {
 			t.Errorf("%q, want %q", r.order, want)
 		}
 		if l.room != 1000 || l.free != 10 || len(l.tenants) != 0 {

@@ -91,7 +91,7 @@ func (o *observer) pod(pod *corev1.Pod, gone bool) {
 		p.Tolerates = slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
 			return t.Key == "" && t.Operator == corev1.TolerationOpExists && t.Effect == ""
 		})
-		p.Asks, p.Gang = pod.Annotations[drain.NoticeAnnotation] != "", drain.GangOf(pod).Name
+		p.Asks = pod.Annotations[drain.NoticeAnnotation] != ""
 		if grace := pod.Spec.TerminationGracePeriodSeconds; grace != nil {
 			p.Grace = time.Duration(*grace) * time.Second
 		}

@@ -34,31 +34,31 @@ func play(t *testing.T, mode string) {
 	}
 }
 
-// A peer is notified of the end of a node whose pod of the gang does not change in the round. That is
-// no notice in vain: the pod was there when the round began, although no watch says so again.
+// A pod that does not change in the round is notified. That is no notice in vain: the pod was there when
+// the round began, although no watch says so again.
 func TestObserverKeepsPodsThatDoNotChange(t *testing.T) {
-	member := func(name, node string) *corev1.Pod {
+	pod := func(name, node string) *corev1.Pod {
 		return &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
 				UID: types.UID(name), Namespace: roundNamespace, Name: name,
-				Labels: map[string]string{drain.GangLabel: "gang"}, Annotations: map[string]string{drain.NoticeAnnotation: "80"},
+				Annotations: map[string]string{drain.NoticeAnnotation: "80"},
 			},
 			Spec: corev1.PodSpec{NodeName: node},
 		}
 	}
 	o := &observer{pods: map[types.UID]evidence.Pod{}}
-	o.pod(member("of-an-earlier-round", "lost"), false)
-	o.pod(member("of-an-earlier-round", "lost"), true)
-	o.pod(member("unchanged", "lost"), false)
-	peer := member("peer", "stays")
-	o.pod(peer, false)
+	o.pod(pod("of-an-earlier-round", "lost"), false)
+	o.pod(pod("of-an-earlier-round", "lost"), true)
+	o.pod(pod("unchanged", "lost"), false)
+	changed := pod("changed", "stays")
+	o.pod(changed, false)
 	o.forget()
 	began := time.Now()
-	o.pod(peer, false)
+	o.pod(changed, false)
 
 	r := evidence.Round{
 		Losses:  []evidence.Loss{{Node: "lost", Canceled: began}},
-		Notices: []evidence.Notice{{At: began, Type: "spot-handler.peer-canceled", Namespace: roundNamespace, Name: "peer", Node: "lost"}},
+		Notices: []evidence.Notice{{At: began, Type: "spot-handler.canceled", Namespace: roundNamespace, Name: "unchanged", Node: "lost"}},
 	}
 	o.fill(&r)
 	if broken := evidence.Check(r); len(broken) > 0 {
@@ -68,7 +68,7 @@ func TestObserverKeepsPodsThatDoNotChange(t *testing.T) {
 		t.Errorf("pods of the lost node: %+v, want only the one that is there", r.Pods)
 	}
 	if len(r.Elsewhere) != 1 || r.Elsewhere[0].Bound.After(began) {
-		t.Errorf("pods elsewhere: %+v, want the peer, bound before the round", r.Elsewhere)
+		t.Errorf("pods elsewhere: %+v, want the one that has changed, bound before the round", r.Elsewhere)
 	}
 }
 

@@ -27,8 +27,6 @@ type heard struct {
 		Kind, Action, Node, Replacement string
 		Deadline, EvictBy               time.Time
 		Grace                           int `json:"gracePeriodSeconds"`
-		Gang                            string
-		Pods                            []string
 	}
 
 	at time.Time

@@ -88,14 +88,6 @@ func (e *Events) About(object *corev1.ObjectReference, warning bool, reason, tex
 	e.record(*object, nil, warning, reason, text)
 }
 
-// PeersNotNotified: the other pods of a gang that leaves the node could not be read.
-func (e *Events) PeersNotNotified(node, gang, reason string) {
-	if n, ok := e.node(node); ok {
-		text := fmt.Sprintf("the other pods of gang %.300q were not notified: %s", gang, reason)
-		e.Notify(newNews(n, recordOf(n), "", ReasonPeersNotNotified, true, text))
-	}
-}
-
 // EvictionBlocked: a pod has to leave and cannot, for a reason in the API server's own
 // words.
 func (e *Events) EvictionBlocked(node string, pod *corev1.Pod, reason string) {

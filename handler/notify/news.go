@@ -22,7 +22,6 @@ const (
 	ReasonInstanceReturned     = "InstanceReturned"
 	ReasonRehearsalOver        = "RehearsalOver"
 	ReasonRecordUnreadable     = "RecordUnreadable"
-	ReasonPeersNotNotified     = "PeersNotNotified"
 )
 
 // News is what has happened to an interrupted Node.

@@ -59,7 +59,7 @@ func TestManualNamesWhatArrives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := []string{typeNotice, typeReplacementReady, typeCanceled, typePeerNotice, typePeerCanceled}
+	names := []string{typeNotice, typeReplacementReady, typeCanceled}
 	data := reflect.TypeFor[eventData]()
 	for i := range data.NumField() {
 		name, _, _ := strings.Cut(data.Field(i).Tag.Get("json"), ",")

@@ -67,10 +67,6 @@ func (a *api) taken() []string {
 
 type meaningless struct{ told []string }
 
-func (m *meaningless) PeersNotNotified(node, gang, reason string) {
-	m.told = append(m.told, node+" "+gang+" "+reason)
-}
-
 func (m *meaningless) AnnotationMeaningless(_ string, _ *corev1.Pod, text string, _ bool) {
 	m.told = append(m.told, text)
 }
@@ -79,8 +75,14 @@ func newNotifier(t *testing.T, change func(*Options)) (*Notifier, *api) {
 	t.Helper()
 	a := &api{}
 	o := Options{
-		On: true, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Pods: clientOf(t, a), Events: &meaningless{},
-		Answered: func(string, types.UID, drain.When) {}, Leaves: func(string, drain.Gang) bool { return false }, IsNode: func(netip.Addr) bool { return false }, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
+		On:         true,
+		Networks:   []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
+		Pods:       clientOf(t, a),
+		Events:     &meaningless{},
+		Answered:   func(string, types.UID, drain.When) {},
+		IsNode:     func(netip.Addr) bool { return false },
+		Registerer: prometheus.NewRegistry(),
+		Logger:     zerolog.Nop(),
 	}
 	if change != nil {
 		change(&o)

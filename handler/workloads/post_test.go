@@ -74,11 +74,11 @@ func TestAnswers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			when, result, _ := notifier.post(t.Context(), target, []byte("{}"))
+			got := notifier.post(t.Context(), target, []byte("{}"))
 			mu.Lock()
 			defer mu.Unlock()
-			if when != tt.when || result != tt.result || attempts != tt.attempts {
-				t.Errorf("%q, %s after %d attempts, want %q, %s after %d", when, result, attempts, tt.when, tt.result, tt.attempts)
+			if got.when != tt.when || got.result != tt.result || attempts != tt.attempts {
+				t.Errorf("%q, %s after %d attempts, want %q, %s after %d", got.when, got.result, attempts, tt.when, tt.result, tt.attempts)
 			}
 		})
 	}

@@ -82,14 +82,14 @@ func tell(t *testing.T, address string) (drain.When, string) {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		when, result, err := notifier.attempt(t.Context(), &url.URL{Scheme: "http", Host: address, Path: "/"}, body)
-		if result == resultFailed && time.Now().Before(deadline) {
+		got := notifier.attempt(t.Context(), &url.URL{Scheme: "http", Host: address, Path: "/"}, body)
+		if got.result == resultFailed && time.Now().Before(deadline) {
 			continue
 		}
-		if err != nil {
-			t.Error(err)
+		if got.err != nil {
+			t.Error(got.err)
 		}
-		return when, result
+		return got.when, got.result
 	}
 }
 

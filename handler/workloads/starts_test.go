@@ -165,7 +165,6 @@ type forgiving struct{}
 
 func (forgiving) EvictionBlocked(string, *corev1.Pod, string)             {}
 func (forgiving) EvictionForced(string, *corev1.Pod, string)              {}
-func (forgiving) PeersNotNotified(string, string, string)                 {}
 func (forgiving) PodLeft(string, *corev1.Pod, string)                     {}
 func (forgiving) AnnotationMeaningless(string, *corev1.Pod, string, bool) {}
 

@@ -1,6 +1,6 @@
 // Package workloads notifies pods that ask for it of the end of their node, and takes what they
 // answer: with a POST to the pod itself, and with annotations that a volume of the downward API
-// shows as files.
+// shows as files. Pods on other nodes are not notified, even if they belong to the same gang.
 //
 // Nothing here blocks or fails, and no drain waits for it. A pod that is not reached is notified by
 // SIGTERM, like any other. An answer moves the pod that gave it, and its gang, within what a plan
@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,37 +47,27 @@ type Options struct {
 	Pods rest.Interface
 	// Answered is called with what a pod has answered. It must not block.
 	Answered func(node string, pod types.UID, when drain.When)
-	// Leaves reports whether a gang's pods on a node have to leave it by a deadline: they are notified
-	// of that, and not of their peers.
-	Leaves func(node string, gang drain.Gang) bool
-	// Silent reports whether a namespace forbids that its pods be notified.
-	Silent func(ctx context.Context, namespace string) (bool, error)
-	Events Events
+	Events   Events
 
 	UserAgent  string
 	Registerer prometheus.Registerer
 	Logger     zerolog.Logger
 }
 
-// Events notifies people of what pods are not notified of. No method blocks.
+// Events notifies people of what pods are not notified of. It does not block.
 type Events interface {
 	AnnotationMeaningless(node string, pod *corev1.Pod, text string, ofNamespace bool)
-	// PeersNotNotified: the other pods of a gang that leaves the node could not be read.
-	PeersNotNotified(node, gang, reason string)
 }
 
-// How many pods are notified at the same time, of which one namespace can have a third: a pod that
-// hangs takes four seconds, and the others have two minutes. Peers have places of their own, as a
-// gang can have thousands of them for each node that ends.
 const (
-	posts     = 1024
-	peerPosts = 256
+	// posts is how many pods are notified at the same time, of which one namespace can have a third:
+	// a pod that hangs takes four seconds, and the others have two minutes.
+	posts = 1024
 	// notes is how many pods' annotations are written at the same time: evictions matter more.
 	notes = 16
 
-	// waitingPosts bounds, each for itself, the posts to pods of nodes that end, the annotations of
-	// these, and the posts to peers that wait, at some 300 bytes each. One namespace can have a
-	// third of them.
+	// waitingPosts bounds the posts that wait, and the annotations likewise, at some 300 bytes each. One
+	// namespace can have a third of them.
 	waitingPosts = 64 << 10
 	// longestWait is how long a post waits for its place.
 	longestWait = 2 * time.Minute
@@ -90,15 +81,12 @@ type Notifier struct {
 	results *prometheus.CounterVec
 	refused atomic.Bool // that annotations must not be written was logged
 
-	posts, peerPosts, notes, lists *fair.Lane
+	posts, notes *fair.Lane
 
 	services readcache.Cache[[]netip.Prefix] // the networks of the cluster's Services, under the key ""
 
 	mu     sync.Mutex
 	byNode map[string]map[types.UID]*notified
-	gangs  map[string]map[drain.Gang]going // what those on other nodes were notified of, by the node that ends
-	// toPeers is what they have to be notified of when they have been looked up.
-	toPeers map[drain.Gang][]going
 }
 
 // notified is what a pod was last notified of.
@@ -116,10 +104,13 @@ func (t *notified) outdated(in Interruption, evictBy time.Time) bool {
 // New returns a Notifier. It makes no call and starts nothing.
 func New(o Options) *Notifier {
 	t := &Notifier{
-		opts: o, client: newClient(), timeout: attemptTimeout, results: newResults(o.Registerer),
-		posts: fair.NewLane(posts, waitingPosts), peerPosts: fair.NewLane(peerPosts, waitingPosts),
-		notes: fair.NewLane(notes, waitingPosts), lists: fair.NewLane(lists, waitingPosts),
-		byNode: map[string]map[types.UID]*notified{}, gangs: map[string]map[drain.Gang]going{}, toPeers: map[drain.Gang][]going{},
+		opts:    o,
+		client:  newClient(),
+		timeout: attemptTimeout,
+		results: newResults(o.Registerer),
+		posts:   fair.NewLane(posts, waitingPosts),
+		notes:   fair.NewLane(notes, waitingPosts),
+		byNode:  map[string]map[types.UID]*notified{},
 	}
 	t.services.Read, t.services.Lifetime = t.readServices, readcache.For(10*time.Minute, 5*time.Second, nil)
 	return t
@@ -127,9 +118,8 @@ func New(o Options) *Notifier {
 
 // Wait returns when nothing is under way any more, soon after the contexts of all calls have ended.
 func (t *Notifier) Wait() {
-	for _, lane := range []*fair.Lane{t.lists, t.posts, t.peerPosts, t.notes} { // lists first, as they fill another
-		lane.Wait()
-	}
+	t.posts.Wait()
+	t.notes.Wait()
 }
 
 // Interruption is what pods are notified of.
@@ -162,9 +152,6 @@ func (t *Notifier) Notify(ctx context.Context, in Interruption, plan []drain.Dec
 		if what := t.news(in, d); what != "" {
 			t.notify(ctx, in, what, d)
 		}
-	}
-	for _, g := range t.newsOfGangs(in.Node, goings(in, plan)) {
-		t.notifyPeers(ctx, g)
 	}
 }
 
@@ -199,30 +186,19 @@ func earlier(a, b time.Time, by time.Duration) bool {
 }
 
 // Canceled notifies the pods that were notified, by this process or by another, that the interruption
-// was cancelled. Their peers on the node are notified of the other nodes that end: until now they had
-// to leave themselves.
+// was cancelled.
 func (t *Notifier) Canceled(ctx context.Context, in Interruption, pods []*corev1.Pod) {
 	if !t.opts.On {
 		return
 	}
 	t.mu.Lock()
-	known, gangs := t.byNode[in.Node], t.gangs[in.Node]
-	if gangs == nil && !in.Record.Deadline.IsZero() && in.Record.Phase != interruption.Waiting {
-		gangs = gangsOf(in, pods) // whoever led before might have notified them
-	}
+	known := t.byNode[in.Node]
 	t.mu.Unlock()
 	t.Forget(in.Node)
 	for _, pod := range pods {
 		_, here := known[pod.UID]
 		if pod.DeletionTimestamp == nil && !drain.Finished(pod) && (here || noted(pod)) {
 			t.notify(ctx, in, typeCanceled, drain.Decision{Pod: pod, Notice: pod.Annotations[drain.NoticeAnnotation]})
-		}
-	}
-	for gang, g := range gangs {
-		t.notifyPeers(ctx, going{in: in, what: typePeerCanceled, gang: gang, unsure: g.unsure})
-		for _, other := range t.goingsOf(gang) {
-			other.only = in.Node
-			t.notifyPeers(ctx, other)
 		}
 	}
 }
@@ -232,31 +208,26 @@ func (t *Notifier) Forget(node string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.byNode, node)
-	delete(t.gangs, node)
 }
 
 func (t *Notifier) notify(ctx context.Context, in Interruption, what string, d drain.Decision) {
 	t.notes.Do(ctx, fair.Task{
-		Tenant: d.Pod.Namespace, Who: d.Pod.UID, About: in.Node,
-		Run: func() { t.note(ctx, what, in.Deadline, d) },
+		Tenant: d.Pod.Namespace,
+		Who:    d.Pod.UID,
+		Run:    func() { t.note(ctx, what, in.Deadline, d) },
 	})
 	if d.Notice == drain.NoticeFiles {
 		return
 	}
-	err := t.send(ctx, t.posts, in, what, d.Pod, func(now time.Time) cloudEvent { return newEvent(now, in, what, d) }, func(when drain.When) {
-		if what != typeCanceled {
-			t.opts.Answered(in.Node, d.Pod.UID, when)
-		}
-	})
-	if err != nil && what == typeNotice {
+	if err := t.send(ctx, in, what, d); err != nil && what == typeNotice {
 		t.opts.Events.AnnotationMeaningless(in.Node, d.Pod, drain.NoticeAnnotation+": "+err.Error(), false)
 	}
 }
 
-// send has a pod notified soon, if it has an address where it can be. Of what waits for the pod about a
-// node, a cancellation takes the place of all, and any other that of its own type. answered is
-// called with an answer that says when the pod leaves; nil if nobody wants to know.
-func (t *Notifier) send(ctx context.Context, lane *fair.Lane, in Interruption, what string, pod *corev1.Pod, event func(now time.Time) cloudEvent, answered func(drain.When)) error {
+// send has a pod notified soon, if it has an address where it can be. Of what waits for the pod, a
+// cancellation takes the place of all, and any other that of its own type.
+func (t *Notifier) send(ctx context.Context, in Interruption, what string, d drain.Decision) error {
+	pod := d.Pod
 	target, err := t.target(pod, pod.Annotations[drain.NoticeAnnotation])
 	if err != nil {
 		t.results.WithLabelValues(resultInvalid).Inc()
@@ -264,38 +235,43 @@ func (t *Notifier) send(ctx context.Context, lane *fair.Lane, in Interruption, w
 		return err
 	}
 	since := time.Now()
-	over := func(when drain.When, result string, err error) {
-		t.results.WithLabelValues(result).Inc()
-		t.log(in, pod).Err(err).Str("event", what).Str("verdict", result).Str("action", string(when)).Msg("workload told")
+	over := func(o outcome) {
+		t.results.WithLabelValues(o.result).Inc()
+		t.log(in, pod).Err(o.err).Str("event", what).Str("verdict", o.result).Str("action", string(o.when)).Msg("workload told")
 	}
-	waits := lane.Do(ctx, fair.Task{
-		Tenant: pod.Namespace, Who: pod.UID, About: in.Node, What: what, Ends: what == typeCanceled || what == typePeerCanceled,
+	waits := t.posts.Do(ctx, fair.Task{
+		Tenant: pod.Namespace,
+		Who:    pod.UID,
+		What:   what,
+		Ends:   what == typeCanceled,
 		Run: func() {
-			now := time.Now()
-			body, err := json.Marshal(event(now))
-			if err != nil { // a year that JSON has no form for, in a record that somebody else wrote
-				over("", resultInvalid, fmt.Errorf("write the notice: %w", err))
-				return
-			}
-			if now.Sub(since) > longestWait {
-				over("", resultDropped, fmt.Errorf("it has waited for its place for longer than %s", longestWait))
-				return
-			}
-			if t.ofService(ctx, target.Hostname()) {
-				over("", resultInvalid, fmt.Errorf("%s is an address of Services", target.Hostname()))
-				return
-			}
-			when, result, err := t.post(ctx, target, body)
-			over(when, result, err)
-			if when != "" && answered != nil {
-				answered(when)
+			o := t.deliver(ctx, in, what, d, target, since)
+			over(o)
+			if o.when != "" && what != typeCanceled {
+				t.opts.Answered(in.Node, pod.UID, o.when)
 			}
 		},
 	})
 	if !waits {
-		over("", resultDropped, errors.New("too many posts to its namespace wait"))
+		over(outcome{result: resultDropped, err: errors.New("too many posts to its namespace wait")})
 	}
 	return nil
+}
+
+// deliver posts the notice that has waited for its place since then.
+func (t *Notifier) deliver(ctx context.Context, in Interruption, what string, d drain.Decision, target *url.URL, since time.Time) outcome {
+	now := time.Now()
+	if now.Sub(since) > longestWait {
+		return outcome{result: resultDropped, err: fmt.Errorf("it has waited for its place for longer than %s", longestWait)}
+	}
+	body, err := json.Marshal(newEvent(now, in, what, d))
+	if err != nil { // a year that JSON has no form for, in a record that somebody else wrote
+		return outcome{result: resultInvalid, err: fmt.Errorf("write the notice: %w", err)}
+	}
+	if t.ofService(ctx, target.Hostname()) {
+		return outcome{result: resultInvalid, err: fmt.Errorf("%s is an address of Services", target.Hostname())}
+	}
+	return t.post(ctx, target, body)
 }
 
 func (t *Notifier) log(in Interruption, pod *corev1.Pod) *zerolog.Event {

@@ -122,14 +122,9 @@ func TestInvariants(t *testing.T) {
 			r.Pods[0].Asks = true
 			r.Notices = []Notice{{At: at(12), Type: "notice", Namespace: "n", Name: "p", Node: "other"}}
 		}, "notice of node other went to pod n/p on node"},
-		"peer of a gang": {func(r *Round) {
-			r.Pods[0].Gang = "g"
-			r.Elsewhere = []Pod{{UID: "v", Namespace: "n", Name: "q", Node: "other", Asks: true, Gang: "g"}}
-			r.Notices = []Notice{{At: at(12), Type: "peer-notice", Namespace: "n", Name: "q", Node: "node"}}
-		}, ""},
-		"peer of no gang": {func(r *Round) {
-			r.Elsewhere = []Pod{{UID: "v", Namespace: "n", Name: "q", Node: "other", Asks: true, Gang: "g"}}
-			r.Notices = []Notice{{At: at(12), Type: "peer-notice", Namespace: "n", Name: "q", Node: "node"}}
+		"notified on a node that stays": {func(r *Round) {
+			r.Elsewhere = []Pod{{UID: "v", Namespace: "n", Name: "q", Node: "other", Asks: true}}
+			r.Notices = []Notice{{At: at(12), Type: "notice", Namespace: "n", Name: "q", Node: "node"}}
 		}, "went to pod n/q on other"},
 
 		"another process drains": {func(r *Round) { ended(r, byOther(29, eviction(201, nil))) }, `process 2.1 sent create pods/eviction p at 00:00:29.000, while "1.1" had the lease`},

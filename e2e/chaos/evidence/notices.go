@@ -3,7 +3,6 @@ package evidence
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -62,15 +61,11 @@ func notified(r Round) (broken []string) {
 	return broken
 }
 
-// notifiedInVain: a notice goes to pods of the node that it is about, and to their gangs.
+// notifiedInVain: a notice goes to pods of the node that it is about.
 func notifiedInVain(r Round) (broken []string) {
 	pods := map[string][]Pod{}
-	gangs := map[string]bool{} // of lost nodes, by node
 	for _, p := range slices.Concat(r.Pods, r.Elsewhere) {
 		pods[p.Namespace+"/"+p.Name] = append(pods[p.Namespace+"/"+p.Name], p)
-		if p.Gang != "" {
-			gangs[p.Node+" "+p.Gang] = true
-		}
 	}
 	for _, n := range r.Notices {
 		known := pods[n.Namespace+"/"+n.Name]
@@ -78,9 +73,7 @@ func notifiedInVain(r Round) (broken []string) {
 			continue // of an earlier round
 		}
 		lost := slices.ContainsFunc(r.Losses, func(l Loss) bool { return l.Node == n.Node })
-		concerned := slices.ContainsFunc(known, func(p Pod) bool {
-			return p.Asks && (p.Node == n.Node || p.Gang != "" && gangs[n.Node+" "+p.Gang] && strings.Contains(n.Type, "peer"))
-		})
+		concerned := slices.ContainsFunc(known, func(p Pod) bool { return p.Asks && p.Node == n.Node })
 		if !lost || !concerned {
 			broken = append(broken, fmt.Sprintf("%s of node %s went to pod %s/%s on %s at %s", n.Type, n.Node, n.Namespace, n.Name, known[0].Node, clock(n.At)))
 		}

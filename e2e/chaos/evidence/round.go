@@ -70,7 +70,6 @@ type Pod struct {
 	Grace       time.Duration // that it asks for
 	Tolerates   bool          // every taint, so also the cordon
 	Asks        bool          // to be notified
-	Gang        string        // empty: it belongs to none
 	Bound, Gone time.Time     // Gone is zero if it is still there
 }
 
