@@ -5,11 +5,9 @@ go 1.26.0
 // A direct dependency needs a reason, which stands beside it. Heavy modules that only tests need have
 // modules of their own below e2e.
 require (
-	github.com/DataDog/datadog-agent/pkg/template v0.85.2 // Go's templates without method calls; with them the linker keeps every exported method: 5 MB
 	github.com/Masterminds/sprig/v3 v3.3.0 // the functions of webhooks' templates
 	github.com/aws/aws-sdk-go-v2 v1.47.6 // AWS's own client
 	github.com/aws/aws-sdk-go-v2/config v1.33.14 // AWS's own client
-	github.com/aws/aws-sdk-go-v2/credentials v1.20.14 // tests only
 	github.com/aws/aws-sdk-go-v2/feature/ec2/imds v1.20.6 // AWS's own client
 	github.com/aws/aws-sdk-go-v2/service/autoscaling v1.79.3 // AWS's own client
 	github.com/aws/aws-sdk-go-v2/service/ec2 v1.344.0 // AWS's own client
@@ -18,14 +16,13 @@ require (
 	github.com/cenkalti/backoff/v5 v5.0.3 // exponential backoff with jitter
 	github.com/google/go-cmp v0.7.0 // tests only: differences
 	github.com/prometheus/client_golang v1.25.0 // metrics
-	github.com/prometheus/client_model v0.6.3 // tests only: reading metrics
+	github.com/prometheus/client_model v0.6.3 // its data model: metrics of a tenure, and those that tests read
 	github.com/rs/zerolog v1.35.1 // the log
 	github.com/spf13/cobra v1.10.2 // commands, help and completion as Kubernetes users know them
 	github.com/spf13/pflag v1.0.10 // their flags
 	golang.org/x/sync v0.24.0 // errgroup, semaphore, singleflight
 	golang.org/x/term v0.46.0 // whether there is a terminal, and its width
 	golang.org/x/time v0.14.0 // rates: how fast large answers are read
-	gopkg.in/evanphx/json-patch.v4 v4.13.0 // tests only: patches of a fake API server
 	k8s.io/api v0.36.3 // types of Kubernetes' objects
 	k8s.io/apimachinery v0.36.3 // types of Kubernetes' objects
 	k8s.io/client-go v0.36.3 // requests, watches, work queues; not its clientsets nor its recorder of Events, which cost 10 MiB of memory, and keep 1 MB of OpenAPI schemas in the program
@@ -40,6 +37,7 @@ require (
 	dario.cat/mergo v1.0.1 // indirect
 	github.com/Masterminds/goutils v1.1.1 // indirect
 	github.com/Masterminds/semver/v3 v3.3.0 // indirect
+	github.com/aws/aws-sdk-go-v2/credentials v1.20.14 // indirect
 	github.com/aws/aws-sdk-go-v2/internal/configsources v1.5.9 // indirect
 	github.com/aws/aws-sdk-go-v2/internal/endpoints/v2 v2.8.9 // indirect
 	github.com/aws/aws-sdk-go-v2/internal/v4a v1.5.9 // indirect
@@ -88,6 +86,7 @@ require (
 	golang.org/x/sys v0.48.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
+	gopkg.in/evanphx/json-patch.v4 v4.13.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 	k8s.io/kube-openapi v0.0.0-20260317180543-43fb72c5454a // indirect

@@ -12,7 +12,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
-	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"spot-handler/drain"
+	"spot-handler/e2e/patched"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/lifecycle"
 	"spot-handler/handler/nodes"
@@ -145,13 +145,7 @@ func (f *fakeNodes) Patch(_ context.Context, name string, kind types.PatchType, 
 	if !ok {
 		return nil, apierrors.NewNotFound(nodesResource, name)
 	}
-	old, err := json.Marshal(n)
-	if err != nil {
-		return nil, err
-	}
-	var changed []byte
-	switch kind {
-	case types.MergePatchType:
+	if kind == types.MergePatchType {
 		var meta struct {
 			Metadata struct{ ResourceVersion string }
 		}
@@ -161,21 +155,12 @@ func (f *fakeNodes) Patch(_ context.Context, name string, kind types.PatchType, 
 		if v := meta.Metadata.ResourceVersion; v != "" && v != n.ResourceVersion {
 			return nil, apierrors.NewConflict(nodesResource, name, errors.New("changed"))
 		}
-		changed, err = jsonpatch.MergePatch(old, data)
-	case types.JSONPatchType:
-		var patch jsonpatch.Patch
-		if patch, err = jsonpatch.DecodePatch(data); err == nil {
-			changed, err = patch.Apply(old)
-		}
-		if err != nil {
-			return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, name, nil)
-		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	after := &corev1.Node{}
-	if err := json.Unmarshal(changed, after); err != nil {
+	after, err := patched.Node(n, kind, data)
+	switch {
+	case err != nil && kind == types.JSONPatchType:
+		return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, name, nil)
+	case err != nil:
 		return nil, err
 	}
 	f.put(after)

@@ -261,7 +261,7 @@ func families(text string) map[string]string {
 	return found
 }
 
-// A direct dependency has its reason beside it.
+// A direct dependency has its reason beside it, and there are few.
 func TestDependenciesHaveReasons(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "go.mod"))
 	if err != nil {
@@ -271,10 +271,17 @@ func TestDependenciesHaveReasons(t *testing.T) {
 	if len(required) < 10 {
 		t.Fatalf("%d dependencies only", len(required))
 	}
+	direct := 0
 	for _, found := range required {
+		if found[2] != " // indirect" {
+			direct++
+		}
 		if len(strings.TrimPrefix(found[2], " // ")) < len("metrics") {
 			t.Errorf("go.mod does not say what %s is for", found[1])
 		}
+	}
+	if direct > 26 {
+		t.Errorf("%d direct dependencies, want at most 26", direct)
 	}
 }
 

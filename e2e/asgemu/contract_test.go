@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
@@ -114,7 +113,9 @@ func TestContract(t *testing.T) {
 // connect returns the real SDK's clients without retries, so that every error is seen.
 func connect(endpoint string) *service {
 	options := []func(*middleware.Stack) error{awsfault.PlainBody}
-	provider := credentials.NewStaticCredentialsProvider("test", "test", "")
+	provider := aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+		return aws.Credentials{AccessKeyID: "test", SecretAccessKey: "test"}, nil
+	})
 	return &service{
 		groups: autoscaling.New(autoscaling.Options{
 			BaseEndpoint: &endpoint, Region: region, Credentials: provider, Retryer: aws.NopRetryer{}, APIOptions: options,

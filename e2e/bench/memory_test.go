@@ -25,7 +25,7 @@ const (
 // The goals, in MiB. They are of all that is resident, and nothing is done to have pages
 // counted elsewhere.
 const (
-	idleGoal          = 32.0 // imds mode
+	idleGoal          = 36.0 // imds mode
 	idleGoalAnonymous = 12.0
 	burstGoal         = 70.0 // queue mode
 )

@@ -12,7 +12,6 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/config"
-	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
@@ -125,9 +124,11 @@ func TestContract(t *testing.T) {
 // newClient returns the real SDK's client without retries, so that every error is seen.
 func newClient(endpoint string) *sqs.Client {
 	return sqs.New(sqs.Options{
-		BaseEndpoint:     &endpoint,
-		Region:           "us-east-1",
-		Credentials:      credentials.NewStaticCredentialsProvider("test", "test", ""),
+		BaseEndpoint: &endpoint,
+		Region:       "us-east-1",
+		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+			return aws.Credentials{AccessKeyID: "test", SecretAccessKey: "test"}, nil
+		}),
 		RetryMaxAttempts: 1,
 		APIOptions:       []func(*middleware.Stack) error{awsfault.PlainBody},
 	})

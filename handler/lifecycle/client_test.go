@@ -2,6 +2,7 @@ package lifecycle_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"strings"
 	"sync"
@@ -9,7 +10,6 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/smithy-go/middleware"
 	"github.com/prometheus/client_golang/prometheus"
@@ -39,8 +39,10 @@ func waiting(t *testing.T) *group {
 	g.Client = lifecycle.New(lifecycle.Options{
 		AutoScaling: autoscaling.New(autoscaling.Options{
 			BaseEndpoint: &g.cloud.URL, Region: "eu-west-1", Retryer: aws.NopRetryer{},
-			Credentials: credentials.NewStaticCredentialsProvider("test", "test", ""),
-			APIOptions:  []func(*middleware.Stack) error{awsfault.PlainBody},
+			Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+				return aws.Credentials{AccessKeyID: "test", SecretAccessKey: "test"}, nil
+			}),
+			APIOptions: []func(*middleware.Stack) error{awsfault.PlainBody},
 		}),
 		Registerer: g.registry, Logger: zerolog.New(g.log),
 	})

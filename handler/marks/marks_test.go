@@ -1,37 +1,28 @@
 package marks
 
 import (
-	"encoding/json"
 	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"spot-handler/e2e/patched"
 	"spot-handler/handler/interruption"
 )
 
 // apply is what the API server does with a merge patch.
 func apply(t *testing.T, node *corev1.Node, p Patch) *corev1.Node {
 	t.Helper()
-	old, err := json.Marshal(node)
-	if err != nil {
-		t.Fatal(err)
-	}
 	if p.Type != types.MergePatchType {
 		t.Fatalf("patch of type %s", p.Type)
 	}
-	patched, err := jsonpatch.MergePatch(old, p.Data)
+	after, err := patched.Node(node, p.Type, p.Data)
 	if err != nil {
-		t.Fatal(err)
-	}
-	after := &corev1.Node{}
-	if err := json.Unmarshal(patched, after); err != nil {
 		t.Fatal(err)
 	}
 	return after

@@ -8,9 +8,9 @@ import (
 	"iter"
 	"net/http"
 	"strings"
+	"text/template"
 	"time"
 
-	"github.com/DataDog/datadog-agent/pkg/template/text"
 	"github.com/Masterminds/sprig/v3"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -88,8 +88,6 @@ func defaultPayload(m Message) ([]byte, error) {
 }
 
 // Template makes the body of a webhook from a Message. nil makes the one that Slack understands.
-// Templates cannot call methods: with a library that can, the linker keeps every exported method of the
-// program, a sixth of its size, and each spot node would hold that in memory.
 type Template struct{ parsed *template.Template }
 
 // ParseTemplate reads a Go template, which may use sprig's functions, and tries it on a
@@ -105,7 +103,7 @@ func ParseTemplate(text string, header http.Header) (*Template, error) {
 	for _, m := range samples() {
 		body, err := t.Render(m)
 		if err != nil {
-			return nil, fmt.Errorf("%w (webhooks.md lists the fields; templates cannot call methods: write times as {{ .StartTime | date \"15:04:05\" }})", err)
+			return nil, fmt.Errorf("%w (webhooks.md lists the fields)", err)
 		}
 		if !isJSON(header) {
 			continue

@@ -2,12 +2,12 @@ package asg
 
 import (
 	"bytes"
+	"context"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	corev1 "k8s.io/api/core/v1"
@@ -28,7 +28,9 @@ func emulated(t *testing.T) (*asgemu.Server, *cluster) {
 	}
 	server := asgemu.Start(asgemu.Options{Booted: func(i asgemu.Instance) { k.node(i.ID) }})
 	t.Cleanup(server.Close)
-	conf := aws.Config{Region: "eu-west-1", Credentials: credentials.NewStaticCredentialsProvider("test", "test", "")}
+	conf := aws.Config{Region: "eu-west-1", Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+		return aws.Credentials{AccessKeyID: "test", SecretAccessKey: "test"}, nil
+	})}
 	k.api = autoscaling.NewFromConfig(conf, func(o *autoscaling.Options) {
 		o.BaseEndpoint, o.Retryer, o.APIOptions = &server.URL, aws.NopRetryer{}, append(o.APIOptions, awsfault.PlainBody)
 	})

@@ -2,7 +2,6 @@ package rehearse
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -12,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"spot-handler/cmd/spot-handler/internal/plan"
+	"spot-handler/e2e/patched"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
@@ -88,23 +87,11 @@ func (c *cluster) Get(_ context.Context, name string, _ metav1.GetOptions) (*cor
 func (c *cluster) Patch(_ context.Context, name string, kind types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*corev1.Node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	old, err := json.Marshal(c.nodes[name])
-	if err != nil {
-		return nil, err
-	}
-	var changed []byte
-	if kind == types.MergePatchType {
-		changed, err = jsonpatch.MergePatch(old, data)
-	} else if patch, decodeErr := jsonpatch.DecodePatch(data); decodeErr != nil {
-		err = decodeErr
-	} else if changed, err = patch.Apply(old); err != nil {
+	after, err := patched.Node(c.nodes[name], kind, data)
+	switch {
+	case err != nil && kind == types.JSONPatchType:
 		return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, name, nil)
-	}
-	if err != nil {
-		return nil, err
-	}
-	after := &corev1.Node{}
-	if err := json.Unmarshal(changed, after); err != nil {
+	case err != nil:
 		return nil, err
 	}
 	c.put(after)

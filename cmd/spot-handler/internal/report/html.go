@@ -3,12 +3,12 @@ package report
 import (
 	_ "embed"
 	"fmt"
+	"html/template"
 	"io"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/DataDog/datadog-agent/pkg/template/html"
 	"k8s.io/utils/ptr"
 
 	"spot-handler/cmd/spot-handler/internal/console"
