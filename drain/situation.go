@@ -214,8 +214,11 @@ func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.I
 		return sit, err
 	}
 	sit.gather(time.Now(), sources{
-		asks: atOnce(ctx, &err, readPreferences(objects)), around: atOnce(ctx, &err, readSurroundings(objects)), claim: atOnce(ctx, &err, readClaim(objects)),
-		budgets: atOnce(ctx, &err, readBudgets(budgets)), workload: atOnce(ctx, &err, readWorkload(pods, objects)),
+		asks:     atOnce(ctx, &err, readPreferences(objects)),
+		around:   atOnce(ctx, &err, readSurroundings(objects)),
+		claim:    atOnce(ctx, &err, readClaim(objects)),
+		budgets:  atOnce(ctx, &err, readBudgets(budgets)),
+		workload: atOnce(ctx, &err, readWorkload(pods, objects)),
 		allReady: func(types.NamespacedName) time.Time { return time.Time{} },
 	})
 	if err != nil {

@@ -103,7 +103,8 @@ func (e *Events) EvictionForced(node string, pod *corev1.Pod, reason string) {
 
 // PodLeft: the node ends with the pod on it.
 func (e *Events) PodLeft(node string, pod *corev1.Pod, reason string) {
-	e.warnOfPod(node, pod, ReasonPodLeft, fmt.Sprintf("left on interrupted node %s at its deadline: %s", node, cmp.Or(reason, "there was no time to evict it")))
+	e.warnOfPod(node, pod, ReasonPodLeft,
+		fmt.Sprintf("left on interrupted node %s at its deadline: %s", node, cmp.Or(reason, "there was no time to evict it")))
 }
 
 // AnnotationMeaningless: the pod, or its namespace, asks for something that nobody knows.

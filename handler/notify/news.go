@@ -104,7 +104,8 @@ func Noticed(node *corev1.Node, r interruption.Record) News {
 	if r.Phase == interruption.Waiting {
 		done = "the drain waits"
 	}
-	return newNews(node, r, Notice, NoticeReason(r.Kind), true, fmt.Sprintf("%s of %s from %s: %s; %s", r.Kind, r.Instance, r.Source, when, done))
+	text := fmt.Sprintf("%s of %s from %s: %s; %s", r.Kind, r.Instance, r.Source, when, done)
+	return newNews(node, r, Notice, NoticeReason(r.Kind), true, text)
 }
 
 // Replaced: capacity was requested for the node's pods, or there will be none.
@@ -116,7 +117,8 @@ func Replaced(node *corev1.Node, reason string, r interruption.Replacement) News
 	if r.Reason != "" {
 		why = "; " + r.Reason
 	}
-	return newNews(node, recordOf(node), "", reason, false, fmt.Sprintf("requested %s in pool %s from %s%s", r.Name, r.Pool, r.Backend, why))
+	text := fmt.Sprintf("requested %s in pool %s from %s%s", r.Name, r.Pool, r.Backend, why)
+	return newNews(node, recordOf(node), "", reason, false, text)
 }
 
 // Ended: the drain is over.
@@ -144,10 +146,12 @@ func Returned(node *corev1.Node, r interruption.Record) News {
 	if r.Rehearsed() {
 		return newNews(node, r, Outcome, ReasonRehearsalOver, false, fmt.Sprintf("%s is over; node as it was before", r.Kind))
 	}
-	return newNews(node, r, Outcome, ReasonInstanceReturned, false, fmt.Sprintf("instance %s is back after %s; node as it was before", r.Instance, r.Kind))
+	text := fmt.Sprintf("instance %s is back after %s; node as it was before", r.Instance, r.Kind)
+	return newNews(node, r, Outcome, ReasonInstanceReturned, false, text)
 }
 
 // Unreadable: the annotation holds something that is not a record.
 func Unreadable(node *corev1.Node, err error) News {
-	return newNews(node, interruption.Record{}, "", ReasonRecordUnreadable, true, fmt.Sprintf("annotation %s is not acted on: %v", interruption.Annotation, err))
+	text := fmt.Sprintf("annotation %s is not acted on: %v", interruption.Annotation, err)
+	return newNews(node, interruption.Record{}, "", ReasonRecordUnreadable, true, text)
 }

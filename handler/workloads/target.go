@@ -44,7 +44,7 @@ func (t *Notifier) target(pod *corev1.Pod, annotation string) (*url.URL, error) 
 	}
 	switch addr = addr.Unmap(); {
 	case !t.allowed(addr):
-		return nil, fmt.Errorf("the pod's IP %s is in no network where pods are told", addr)
+		return nil, fmt.Errorf("the pod's IP %s is in no network where pods are notified", addr)
 	case !pod.Spec.HostNetwork && t.opts.IsNode(addr):
 		return nil, fmt.Errorf("the pod's IP %s is a node's, and the pod is not on its host's network", addr)
 	}

@@ -231,13 +231,13 @@ func (t *Notifier) send(ctx context.Context, in Interruption, what string, d dra
 	target, err := t.target(pod, pod.Annotations[drain.NoticeAnnotation])
 	if err != nil {
 		t.results.WithLabelValues(resultInvalid).Inc()
-		t.log(in, pod).Err(err).Msg("workload is not told")
+		t.log(in, pod).Err(err).Msg("workload is not notified")
 		return err
 	}
 	since := time.Now()
 	over := func(o outcome) {
 		t.results.WithLabelValues(o.result).Inc()
-		t.log(in, pod).Err(o.err).Str("event", what).Str("verdict", o.result).Str("action", string(o.when)).Msg("workload told")
+		t.log(in, pod).Err(o.err).Str("event", what).Str("verdict", o.result).Str("action", string(o.when)).Msg("workload notified")
 	}
 	waits := t.posts.Do(ctx, fair.Task{
 		Tenant: pod.Namespace,

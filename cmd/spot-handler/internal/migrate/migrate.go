@@ -196,7 +196,9 @@ var converters = map[string]func(m *migration, s *setting){
 	"watch": func(m *migration, _ *setting) {
 		on := []any{"rebalance"}
 		for _, kind := range [][2]string{
-			{"spot", "ENABLE_SPOT_INTERRUPTION_DRAINING"}, {"lifecycle", "ENABLE_ASG_LIFECYCLE_DRAINING"}, {"scheduled-events", "ENABLE_SCHEDULED_EVENT_DRAINING"},
+			{"spot", "ENABLE_SPOT_INTERRUPTION_DRAINING"},
+			{"lifecycle", "ENABLE_ASG_LIFECYCLE_DRAINING"},
+			{"scheduled-events", "ENABLE_SCHEDULED_EVENT_DRAINING"},
 		} {
 			if m.isOn(kind[1]) {
 				on = append(on, kind[0])

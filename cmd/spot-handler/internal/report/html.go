@@ -57,9 +57,14 @@ func (r Report) page() page {
 	x := axisOf(rec)
 	begin := rec.Begin()
 	p := page{
-		Report: r, Title: r.title(), Style: template.CSS(pageStyle), Axis: x.ticks(),
-		Slack: both((*plan.Seconds)(s.SlackSeconds), nil), InTime: ptr.Deref(s.SlackSeconds, 0) > 0 && s.Left == 0,
-		When: fmt.Sprintf("%s · followed for %s", begin.UTC().Format("2 January 2006, 15:04:05 UTC"), console.Duration(rec.To.Sub(begin))),
+		Report: r,
+		Title:  r.title(),
+		When: fmt.Sprintf("%s · followed for %s",
+			begin.UTC().Format("2 January 2006, 15:04:05 UTC"), console.Duration(rec.To.Sub(begin))),
+		Slack:  both((*plan.Seconds)(s.SlackSeconds), nil),
+		InTime: ptr.Deref(s.SlackSeconds, 0) > 0 && s.Left == 0,
+		Style:  template.CSS(pageStyle),
+		Axis:   x.ticks(),
 	}
 	forecast := map[string]PodPair{}
 	if s.Forecast != nil {
@@ -299,8 +304,10 @@ func (x axis) workload(r observe.Recording, w observe.Workload, s WorkloadScore)
 			class = "missed"
 		}
 		height := (trackHeight - 2) * float64(sample.Ready) / float64(most)
-		t.bar(x, band{trackHeight - height, height}, sample.At, until, class, fmt.Sprintf("%d of %d ready from %s", sample.Ready, sample.Desired, x.stamp(sample.At)))
+		text := fmt.Sprintf("%d of %d ready from %s", sample.Ready, sample.Desired, x.stamp(sample.At))
+		t.bar(x, band{trackHeight - height, height}, sample.At, until, class, text)
 	}
-	t.Text = fmt.Sprintf("%d of %d pods were ready at first, %d at the fewest, %d at the end.", first.Ready, first.Desired, w.Fewest, last.Ready)
+	t.Text = fmt.Sprintf("%d of %d pods were ready at first, %d at the fewest, %d at the end.",
+		first.Ready, first.Desired, w.Fewest, last.Ready)
 	return workloadView{s, r.NeededBy(w), t}
 }
