@@ -58,7 +58,7 @@ func FuzzPodTexts(f *testing.F) {
 				t.Errorf("of what is kept of it: %s (%s) at %s, want %s (%s) at %s", d.Action, d.Reason, d.At, other.Action, other.Reason, other.At)
 			}
 		}
-		if g := GangOf(theirs); g != (Gang{}) && g.Namespace != theirs.Namespace {
+		if g := gangOf(theirs); g != (Gang{}) && g.Namespace != theirs.Namespace {
 			t.Errorf("its gang is %+v", g)
 		}
 		if of := DeploymentOf(theirs); of.Name != "" && (of.Namespace != theirs.Namespace || of.Name+"-"+theirs.Labels[hashLabel] != owner && surgeNoteOf(theirs).ReplicaSet != of.Name+"-"+hash) {

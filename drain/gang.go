@@ -39,7 +39,7 @@ func (s Situation) Departures() map[Gang]Departure {
 	p := planner{Situation: s}
 	var found map[Gang]Departure
 	for _, pod := range s.Pods {
-		gang := GangOf(pod)
+		gang := gangOf(pod)
 		if gang == (Gang{}) || p.notOurs(pod) != "" {
 			continue
 		}

@@ -47,11 +47,11 @@ func TestGangOf(t *testing.T) {
 		"PodGroup by no name":  {pod("a", func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{} }), Gang{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := GangOf(tt.pod)
+			got := gangOf(tt.pod)
 			if got != tt.want {
 				t.Errorf("%+v, want %+v", got, tt.want)
 			}
-			if kept := GangOf(Lean(tt.pod)); kept != got {
+			if kept := gangOf(Lean(tt.pod)); kept != got {
 				t.Errorf("%+v of what is kept of the pod", kept)
 			}
 		})

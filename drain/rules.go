@@ -143,7 +143,7 @@ func isNotWorthIt(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 		return "", ""
 	}
 	reason, until := pinned(pod, p.now)
-	if d.preference.When == WhenNow && p.Gangs[GangOf(pod)].Asked { // its gang overrides that
+	if d.preference.When == WhenNow && p.Gangs[gangOf(pod)].Asked { // its gang overrides that
 		reason, until = "", time.Time{}
 	}
 	if reason == "" && d.preference.When == WhenLast {

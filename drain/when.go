@@ -184,8 +184,8 @@ const podGroup = "spec.schedulingGroup.podGroupName"
 // belong to any gang of its own namespace, and to no other's.
 type Gang struct{ Namespace, By, Name string }
 
-// GangOf is the gang that the pod belongs to, or none.
-func GangOf(pod *corev1.Pod) Gang {
+// gangOf is the gang that the pod belongs to, or none.
+func gangOf(pod *corev1.Pod) Gang {
 	if name, own := pod.Labels[GangLabel]; own {
 		return newGang(pod, GangLabel, name)
 	}
@@ -212,7 +212,7 @@ func (p *planner) preferenceOfGang(pod *corev1.Pod) When {
 	if len(p.Gangs) == 0 {
 		return ""
 	}
-	departure, ok := p.Gangs[GangOf(pod)]
+	departure, ok := p.Gangs[gangOf(pod)]
 	switch {
 	case !ok:
 		return ""
@@ -228,7 +228,7 @@ func (p *planner) startWithGang(pod *corev1.Pod, its preference) time.Time {
 	if p.Deadline.IsZero() || !its.gang {
 		return time.Time{}
 	}
-	return p.Gangs[GangOf(pod)].At
+	return p.Gangs[gangOf(pod)].At
 }
 
 // How a pod asks to be notified of its node's end. A plan only says which pods ask; a drain notifies
