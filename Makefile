@@ -139,7 +139,7 @@ accuracy:
 
 bench:
 	@go run ./e2e/controlplane/cmd/controlplane -build-only
-	go test -timeout 90m -run '^$$' -bench . -benchtime 1x ./e2e/bench ./e2e/odds
+	go test -timeout 90m -run '^$$' -bench . -benchtime 1x ./e2e/bench
 
 # Of several platforms, as in PLATFORM=linux/amd64,linux/arm64, buildah makes a list only
 # with --manifest, and adds to one that is there.

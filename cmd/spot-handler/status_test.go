@@ -98,7 +98,7 @@ func TestStatusCommand(t *testing.T) {
 		"json":            {"", []string{"-o", "json"}, exitClean, `"kind": "spot-interruption"`, ""},
 		"json, no pods":   {"/pods$", []string{"-o", "json"}, exitClean, `"unread": [`, ""},
 		"yaml":            {"", []string{"-o", "yaml", "--node", "node-1"}, exitClean, "\n  phase: Draining\n", ""},
-		"offerings":       {"", []string{"--daemon-namespace=ops"}, exitClean, "\n\nLOST OFFERING  ZONE        POOL  LOST  NODE-HOURS  WITHIN 30 MIN  LAST\nm5.large       eu-west-1a  spot  3     211.5       0.7%           2", ""},
+		"offerings":       {"", []string{"--daemon-namespace=ops"}, exitClean, "\n\nLOST OFFERING  ZONE        POOL  LOST  NODE-HOURS  LAST\nm5.large       eu-west-1a  spot  3     211.5       2", ""},
 		"json, offerings": {"", []string{"--daemon-namespace=ops", "-o=json"}, exitClean, "\"type\": \"m5.large\",\n      \"zone\": \"eu-west-1a\",\n      \"pool\": \"spot\",\n      \"lost\": 3,\n      \"hours\": 211.5,\n      \"last\": \"2", ""},
 		"no offerings":    {"configmaps", []string{"--daemon-namespace=ops"}, exitClean, "node-1  spot-interruption  Draining  ", "could not read: read lost offerings: not allowed"},
 		"bad offerings":   {"", []string{"--daemon-namespace=hostile"}, exitClean, "node-1  spot-interruption  Draining  ", `could not read: read lost offerings: "\x1b[2J" is no value of a label`},

@@ -34,6 +34,9 @@ const (
 	burst      = 5 * time.Second
 	pause      = time.Minute
 	hoursEvery = 20 * time.Minute
+
+	// countEvery is how often the nodes that stand are counted, in memory.
+	countEvery = 5 * time.Minute
 )
 
 // ConfigMaps is the subset of the ConfigMaps API of one namespace that keeps the memory.
@@ -60,13 +63,15 @@ func (m *Memory) Keep(ctx context.Context, client ConfigMaps, all func() []*core
 	m.all = all
 	m.mu.Unlock()
 	k := &keeper{Memory: m, client: client, logger: logger}
-	next, wrote, since := time.Now().Add(k.sync(ctx)), time.Time{}, time.Now()
-	judged := time.After(0)
+	next := time.Now().Add(k.sync(ctx))
+	counted := time.After(0)
+	var wrote time.Time
+	hoursWritten := time.Now()
 	for {
 		select {
-		case <-judged:
-			m.judge(standing(all()))
-			judged = time.After(m.trials[0].within)
+		case <-counted:
+			m.recount(standing(all()))
+			counted = time.After(countEvery)
 			continue
 		case <-ctx.Done():
 			return nil
@@ -77,8 +82,9 @@ func (m *Memory) Keep(ctx context.Context, client ConfigMaps, all func() []*core
 		case <-time.After(time.Until(next)):
 		}
 		now := time.Now()
-		if now.Sub(since) >= hoursEvery {
-			since, k.changed = now, true
+		if now.Sub(hoursWritten) >= hoursEvery {
+			hoursWritten = now
+			k.changed = true
 		}
 		if k.changed {
 			wrote = now
@@ -96,7 +102,8 @@ func (k *keeper) sync(ctx context.Context) time.Duration {
 	k.mu.Lock()
 	// Until it is known what has been counted, nothing is: the records on the Nodes are visited again.
 	k.counts = k.counts || err == nil || apierrors.IsNotFound(err) || apierrors.IsForbidden(err)
-	maps.DeleteFunc(k.counted, func(_ string, at time.Time) bool { return time.Since(at) >= Lately }) // no more to be counted twice
+	// After Lately a notice is not counted, so it cannot be counted twice.
+	maps.DeleteFunc(k.counted, func(_ string, at time.Time) bool { return time.Since(at) >= Lately })
 	k.mu.Unlock()
 	if err == nil && k.changed {
 		err = k.write(bounded)
@@ -140,9 +147,10 @@ func (k *keeper) write(ctx context.Context) error {
 	if err == nil {
 		_, err = k.client.Patch(ctx, ConfigMap, types.MergePatchType, patch, metav1.PatchOptions{})
 	}
-	if k.changed = err != nil; err != nil {
+	if err != nil {
 		return fmt.Errorf("write lost offerings: %w", err)
 	}
+	k.changed = false
 	return nil
 }
 
@@ -163,23 +171,25 @@ func Read(ctx context.Context, client ConfigMaps, of []*corev1.Node) (*Memory, e
 
 // LastDay are the offerings about which a notice or a recommendation came within a day, the last
 // first, with rounded numbers.
-func (m *Memory) LastDay() (list []Entry) {
+func (m *Memory) LastDay() []Entry {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fade()
+	var list []Entry
 	for of, t := range m.of {
-		if time.Since(t.Last) < 24*time.Hour {
-			shown := tally{Rate: Rate{Lost: math.Round(10*t.Lost) / 10, Hours: math.Round(10*t.Hours) / 10}, Last: t.Last}
-			odds := func(within time.Duration) float64 { return math.Round(1000*t.Odds(Assumed, within)) / 1000 }
-			list = append(list, Entry{of, shown, odds(5 * time.Minute), odds(30 * time.Minute)})
+		if time.Since(t.Last) >= 24*time.Hour {
+			continue
 		}
+		list = append(list, Entry{Loss: of, tally: tally{Lost: tenths(t.Lost), Hours: tenths(t.Hours), Last: t.Last}})
 	}
 	slices.SortFunc(list, func(a, b Entry) int { return cmp.Or(b.Last.Compare(a.Last), compare(a.Loss, b.Loss)) })
 	return list
 }
 
+func tenths(n float64) float64 { return math.Round(10*n) / 10 }
+
 // stored is the memory as text. Each write replaces all of it: fields that only another version knows
-// are lost.
+// are ignored, and lost.
 type stored struct {
 	At        time.Time `json:"at"`
 	Offerings []Entry   `json:"offerings"`
@@ -189,10 +199,23 @@ type stored struct {
 type Entry struct {
 	Loss
 	tally
+}
 
-	// What [Rate.Odds] says of two times. It is shown, and not stored.
-	In5m  float64 `json:"within5m,omitempty"`
-	In30m float64 `json:"within30m,omitempty"`
+// check reports what of the entry this program cannot have written.
+func (e Entry) check() error {
+	for _, name := range []string{e.Type, e.Zone, e.Pool} {
+		if len(validation.IsValidLabelValue(name)) > 0 {
+			return fmt.Errorf("%.64q is no value of a label", name)
+		}
+	}
+	few, many := min(e.Lost, e.Hours), max(e.Lost, e.Hours)
+	for _, n := range e.Recent {
+		few, many = min(few, float64(n)), max(many, float64(n))
+	}
+	if e.Type == "" || e.Zone == "" || few < 0 || many > 1e9 {
+		return fmt.Errorf("offering %q in %q: want numbers from 0 to 1e9, got %g to %g", e.Type, e.Zone, few, many)
+	}
+	return nil
 }
 
 // text is the memory as of now.
@@ -223,17 +246,8 @@ func (m *Memory) load(text string) (offerings int, err error) {
 	}
 	left := &Memory{of: map[Loss]*tally{}, at: s.At}
 	for _, e := range s.Offerings {
-		for _, name := range []string{e.Type, e.Zone, e.Pool} {
-			if len(validation.IsValidLabelValue(name)) > 0 {
-				return 0, fmt.Errorf("%.64q is no value of a label", name)
-			}
-		}
-		few, many := min(e.Lost-e.Followed, e.Followed, e.Hours, e.Risk, e.Share), max(e.Lost, e.Hours, e.Risk, e.Share)
-		for _, n := range e.Recent {
-			few, many = min(few, float64(n)), max(many, float64(n))
-		}
-		if e.Type == "" || e.Zone == "" || few < 0 || many > 1e9 {
-			return 0, fmt.Errorf("offering %q in %q: want numbers from 0 to 1e9, got %g to %g", e.Type, e.Zone, few, many)
+		if err := e.check(); err != nil {
+			return 0, err
 		}
 		if e.Last.After(time.Now()) {
 			e.Last = time.Now()
@@ -247,8 +261,10 @@ func (m *Memory) load(text string) (offerings int, err error) {
 	m.fade()
 	for of, l := range left.of {
 		t := m.tally(of)
-		t.Rate = Rate{t.Lost + l.Lost, t.Hours + l.Hours, t.Followed + l.Followed, t.Risk + l.Risk, t.Share + l.Share}
-		t.Last, t.known = interruption.Later(t.Last, l.Last), l.Last
+		t.Lost += l.Lost
+		t.Hours += l.Hours
+		t.Last = interruption.Later(t.Last, l.Last)
+		t.known = l.Last
 		for at, n := range l.Recent {
 			t.Recent[at] += n
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -193,12 +194,12 @@ func TestFadedIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New()
 		gone, stands := spotNode("m5.large", "gone"), spotNode("m5.large", "stands")
-		m.judge([]*corev1.Node{gone, stands})
+		m.recount([]*corev1.Node{gone, stands})
 		time.Sleep(time.Hour)
-		m.judge([]*corev1.Node{stands})
+		m.recount([]*corev1.Node{stands})
 		time.Sleep(20 * 24 * time.Hour)
 		m.Note(spotNode("m5.large", "lost"), record(interruption.RebalanceRecommendation))
-		m.judge([]*corev1.Node{stands})
+		m.recount([]*corev1.Node{stands})
 		if len(m.of) != 2 || m.of[Loss{Offering{"m5.large", "gone"}, "spot"}] != nil {
 			t.Errorf("%v, want what stands and what was lost", m.of)
 		}
@@ -209,7 +210,7 @@ func TestFadedIsForgotten(t *testing.T) {
 func TestLastLossOfItsOfferings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New()
-		m.judge([]*corev1.Node{spotNode("m5.large", "a")})
+		m.recount([]*corev1.Node{spotNode("m5.large", "a")})
 		lose := func(zone string) time.Time {
 			node := spotNode("m5.large", zone)
 			node.Labels["karpenter.sh/nodepool"] = "other"
@@ -270,8 +271,7 @@ func TestHostileContent(t *testing.T) {
 		"a long name":        entries(1, `{"type":"one","zone":"`+strings.Repeat("a", 64)+`"}`),
 		"no name of a label": entries(1, `{"type":"one","zone":"a","pool":"\u001b[31m"}`),
 		"negative":           entries(1, `{"type":"one","zone":"a","lost":-1}`),
-		"a negative share":   entries(1, `{"type":"one","zone":"a","share":-1}`),
-		"more that followed": entries(1, `{"type":"one","zone":"a","lost":1,"followed":2}`),
+		"negative hours":     entries(1, `{"type":"one","zone":"a","hours":-1}`),
 		"a negative slot":    entries(1, `{"type":"one","zone":"a","recent":{"1":-1}}`),
 		"an enormous slot":   entries(1, `{"type":"one","zone":"a","recent":{"1":2000000000}}`),
 		"enormous":           entries(1, `{"type":"one","zone":"a","hours":1e300}`),
@@ -301,6 +301,33 @@ func TestHostileContent(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An earlier version kept more about each offering. What is still needed is read, and the rest is
+// gone with the next write.
+func TestMemoryOfEarlierVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := time.Now()
+		api := newConfigMaps(map[string]string{dataKey: fmt.Sprintf(`{"at":%q,"offerings":[{"type":"m5.large","zone":"a","pool":"spot",`+
+			`"lost":3.5,"hours":40.25,"followed":1.5,"risk":2.25,"share":0.75,"last":%q,"recent":{"%d":4}}]}`,
+			now.Format(time.RFC3339), now.Format(time.RFC3339), slotOf(now))})
+		m, stop := keep(t, api, t.Output())
+		m.wantTally(t, "a", 3.5, 40.25)
+		if lost, want := m.Lost(), []Loss{{Offering{"m5.large", "a"}, "spot"}}; !slices.Equal(lost, want) {
+			t.Errorf("lost %v, want %v", lost, want)
+		}
+		if got, want := m.TooMany(), map[string]Losses{"spot": {Lost: 4}}; !maps.Equal(got, want) {
+			t.Errorf("too many are lost by %v, want %v", got, want)
+		}
+		time.Sleep(hoursEvery + time.Second)
+		stop()
+		text := api.held.Data[dataKey]
+		for _, field := range []string{"followed", "risk", "share"} {
+			if len(api.writes) == 0 || strings.Contains(text, field) {
+				t.Errorf("%d writes, and %q is kept: %s", len(api.writes), field, text)
+			}
+		}
+	})
 }
 
 // What is said of the future does not count for longer than what has just happened.
@@ -372,9 +399,9 @@ func TestLargestMemoryIsRead(t *testing.T) {
 		nodes = append(nodes, node)
 		m.Note(named(fmt.Sprint("node-", i), node), record(interruption.SpotInterruption))
 	}
-	m.judge(nodes)
+	m.recount(nodes)
 	for _, loss := range m.of {
-		loss.Rate = Rate{1e-100 / 3, 1e-100 / 3, 1e-100 / 3, 1e-100 / 3, 1e-100 / 3}
+		loss.Lost, loss.Hours = 1e-100/3, 1e-100/3
 		for at := range int64(window / slot) {
 			loss.Recent[slotOf(time.Now())-at] = 5000
 		}
@@ -425,8 +452,8 @@ func TestReadForPeople(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := json.Marshal(m.LastDay())
-		if want := `[{"type":"m5.large","zone":"b","pool":"spot","lost":0,"hours":0,"last":"2000-01-02T01:01:00Z","within5m":0.001,"within30m":0.005},` +
-			`{"type":"m5.large","zone":"a","pool":"spot","lost":3,"hours":17.8,"last":"2000-01-02T01:00:00Z","within5m":0.125,"within30m":0.386}]`; string(got) != want || err != nil {
+		if want := `[{"type":"m5.large","zone":"b","pool":"spot","lost":0,"hours":0,"last":"2000-01-02T01:01:00Z"},` +
+			`{"type":"m5.large","zone":"a","pool":"spot","lost":3,"hours":17.8,"last":"2000-01-02T01:00:00Z"}]`; string(got) != want || err != nil {
 			t.Errorf("got %s, %v, want %s", got, err, want)
 		}
 		api.held.Data[dataKey] = `{"at":"` + strings.Repeat("1", 100_000) + `"}`

@@ -7,8 +7,8 @@ package offerings
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -28,18 +28,6 @@ const (
 	// halfLife is after how long losses and node-hours count half: what EC2 has to spare changes from
 	// day to day.
 	halfLife = 24 * time.Hour
-
-	// A pool has lost too many spot nodes if it lost at least fewest, and more than one in share, within
-	// window: what takes their place would likely be next. Most of what follows a first loss comes
-	// within half an hour, and one or two are lost anywhere. Losses are counted in slots of time, so
-	// that few numbers are kept.
-	window = 30 * time.Minute
-	slot   = 5 * time.Minute
-	fewest = 3
-	share  = 4
-
-	// together is how long losses after a first one count as one with it.
-	together = time.Minute
 
 	// maxLosses bounds what is remembered. Few clusters have as many types and zones in their pools.
 	maxLosses = 1000
@@ -66,15 +54,13 @@ type Loss struct {
 
 // tally is what a pool has had of an offering.
 type tally struct {
-	Rate
-	Last time.Time `json:"last,omitzero"` // when the last notice or recommendation was received
-
+	Lost   float64       `json:"lost"`             // nodes, by their interruption notices; counts half after halfLife
+	Hours  float64       `json:"hours"`            // node-hours that nodes have stood; the same
+	Last   time.Time     `json:"last,omitzero"`    // when the last notice or recommendation was received
 	Recent map[int64]int `json:"recent,omitempty"` // nodes lost within window, by slot since 1970
 
-	known  time.Time // Last as an earlier process has left it, which has counted the notices until then
-	nodes  int       // that stood when they were last counted
-	first  time.Time // when the last burst of losses began
-	before float64   // Share then
+	known time.Time // Last as an earlier process has left it, which has counted the notices until then
+	nodes int       // that stood when they were last counted
 }
 
 // Memory remembers losses. It is safe for concurrent use.
@@ -86,15 +72,18 @@ type Memory struct {
 	at      time.Time            // as of which the numbers in of are
 	counts  bool                 // losses are counted: what an earlier process has counted is known
 	counted map[string]time.Time // when notices were received that have been counted of late, by node
-	trials  []*trial             // of the odds
 
 	all func() []*corev1.Node // the nodes of the cluster; nil: not known
 }
 
 // New returns an empty memory.
 func New() *Memory {
-	trials := []*trial{{label: "5m", within: 5 * time.Minute}, {label: "30m", within: 30 * time.Minute}}
-	return &Memory{news: make(chan struct{}, 1), of: map[Loss]*tally{}, at: time.Now(), counted: map[string]time.Time{}, trials: trials}
+	return &Memory{
+		news:    make(chan struct{}, 1),
+		of:      map[Loss]*tally{},
+		at:      time.Now(),
+		counted: map[string]time.Time{},
+	}
 }
 
 // Takes reports whether EC2 takes a node back because it needs the capacity, or might.
@@ -117,17 +106,9 @@ func (m *Memory) Note(node *corev1.Node, rec interruption.Record) {
 	if count {
 		m.fade()
 		t = m.tally(loss) // which has nothing yet if it is new, and was forgotten
-		if m.at.Sub(t.first) >= together {
-			t.first, t.before = m.at, t.Share
-		}
-		t.Lose(Assumed, 1, min(1/float64(max(1, t.nodes)), t.before+1-t.Share), t.before)
+		t.Lost++
 		t.Recent[slotOf(rec.Received)]++
 		m.counted[node.Name] = rec.Received
-		for _, t := range m.trials {
-			if g := t.of[loss]; g != nil && g.lost < g.nodes && node.CreationTimestamp.Time.Before(t.began) {
-				g.lost++
-			}
-		}
 	}
 	if count || rec.Received.After(t.Last) {
 		select {
@@ -185,8 +166,11 @@ func (m *Memory) tally(of Loss) *tally {
 // fade brings all numbers up to now, and forgets what has faded to nothing.
 func (m *Memory) fade() {
 	now := time.Now()
+	hours := max(0, now.Sub(m.at)).Hours()
+	left := math.Exp2(-hours / halfLife.Hours())
 	maps.DeleteFunc(m.of, func(_ Loss, t *tally) bool {
-		t.Stood(Assumed, t.nodes, now.Sub(m.at))
+		t.Lost *= left
+		t.Hours = t.Hours*left + float64(t.nodes)*hours
 		maps.DeleteFunc(t.Recent, func(at int64, _ int) bool {
 			return at <= slotOf(now.Add(-window)) || at > slotOf(now.Add(window)) // which a wrong clock has left
 		})
@@ -195,13 +179,20 @@ func (m *Memory) fade() {
 	m.at = now
 }
 
-// standing are the nodes that EC2 leaves where they are, as far as is known: what is only recommended
-// may never come, and neither may what waits for its time.
-func standing(all []*corev1.Node) []*corev1.Node {
-	return slices.DeleteFunc(slices.Clone(all), func(node *corev1.Node) bool {
-		rec, has, _ := nodes.Record(node)
-		return has && rec.Kind != interruption.RebalanceRecommendation && rec.Phase != interruption.Waiting && !rec.Rehearsed()
-	})
+// recount notes how many spot nodes stand of each offering: from now on their node-hours add up.
+func (m *Memory) recount(standing []*corev1.Node) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fade()
+	for _, t := range m.of {
+		t.nodes = 0
+	}
+	for _, node := range standing {
+		if of, spot := Of(node); spot {
+			m.tally(Loss{of, nodes.PoolOf(node).Name}).nodes++
+		}
+	}
+	m.shrink()
 }
 
 // shrink forgets what counts least: that with the oldest loss, and of those without one, that with
@@ -217,44 +208,4 @@ func (m *Memory) shrink() {
 	for _, of := range order[:len(order)-maxLosses] {
 		delete(m.of, of)
 	}
-}
-
-func slotOf(at time.Time) int64 { return at.Unix() / int64(slot/time.Second) }
-
-// Losses are how many spot nodes a pool has lost in half an hour, and how many stand.
-type Losses struct{ Lost, Standing int }
-
-// String says it in a clause about the pool.
-func (l Losses) String() string {
-	return fmt.Sprintf("lost %d of %d spot nodes within %d minutes", l.Lost, l.Lost+l.Standing, int(window.Minutes()))
-}
-
-// TooMany are the pools that have lost too many of their spot nodes; none while it is not known
-// which nodes stand.
-func (m *Memory) TooMany() map[string]Losses {
-	m.mu.Lock()
-	m.fade()
-	pools, all := map[string]Losses{}, m.all
-	for of, t := range m.of {
-		l := pools[of.Pool]
-		for _, n := range t.Recent {
-			l.Lost += n
-		}
-		pools[of.Pool] = l
-	}
-	m.mu.Unlock()
-	maps.DeleteFunc(pools, func(_ string, l Losses) bool { return l.Lost < fewest || all == nil })
-	if len(pools) == 0 {
-		return pools
-	}
-	for _, node := range standing(all()) {
-		pool := nodes.PoolOf(node).Name
-		l, loses := pools[pool]
-		if _, spot := Of(node); spot && loses {
-			l.Standing++
-			pools[pool] = l
-		}
-	}
-	maps.DeleteFunc(pools, func(_ string, l Losses) bool { return l.Lost*share <= l.Lost+l.Standing })
-	return pools
 }

@@ -43,12 +43,18 @@ func (l List) Table(width int) []string {
 // mostOfferings bounds how many people are shown.
 const mostOfferings = 10
 
-var ofOfferings = []console.Column{{Title: "LOST OFFERING"}, {Title: "ZONE"}, {Title: "POOL", Drop: 2}, {Title: "LOST"}, {Title: "NODE-HOURS", Drop: 1}, {Title: "WITHIN 30 MIN"}, {Title: "LAST"}}
+var ofOfferings = []console.Column{
+	{Title: "LOST OFFERING"}, {Title: "ZONE"}, {Title: "POOL", Drop: 2}, {Title: "LOST"}, {Title: "NODE-HOURS", Drop: 1}, {Title: "LAST"},
+}
 
 func offeringRow(o offerings.Entry) []console.Cell {
 	return []console.Cell{
-		{Text: o.Type}, {Text: o.Zone}, {Text: cmp.Or(o.Pool, console.None)}, {Text: fmt.Sprint(o.Lost)}, {Text: fmt.Sprint(o.Hours)},
-		{Text: fmt.Sprintf("%.1f%%", 100*o.In30m)}, {Text: o.Last.UTC().Format(time.RFC3339)},
+		{Text: o.Type},
+		{Text: o.Zone},
+		{Text: cmp.Or(o.Pool, console.None)},
+		{Text: fmt.Sprint(o.Lost)},
+		{Text: fmt.Sprint(o.Hours)},
+		{Text: o.Last.UTC().Format(time.RFC3339)},
 	}
 }
 

@@ -71,15 +71,15 @@ func TestTableOfOfferings(t *testing.T) {
 	list := List{Interruptions: []Interruption{}}
 	for i := range 14 {
 		e := offerings.Entry{Loss: offerings.Loss{Offering: offerings.Offering{Type: fmt.Sprint("m", i, ".large"), Zone: "eu-west-1a"}, Pool: "spot"}}
-		e.Lost, e.Hours, e.In30m, e.Last = 2.5, 300, 0.125, after(-i)
+		e.Lost, e.Hours, e.Last = 2.5, 300, after(-i)
 		list.Offerings = append(list.Offerings, e)
 	}
 	lines := list.Table(0)
-	if len(lines) != 2+1+10+1 || lines[2] != "LOST OFFERING  ZONE        POOL  LOST  NODE-HOURS  WITHIN 30 MIN  LAST" ||
-		lines[3] != "m0.large       eu-west-1a  spot  2.5   300         12.5%          2026-03-01T12:00:00Z" || lines[13] != "and 4 more: -o json lists all" {
+	if len(lines) != 2+1+10+1 || lines[2] != "LOST OFFERING  ZONE        POOL  LOST  NODE-HOURS  LAST" ||
+		lines[3] != "m0.large       eu-west-1a  spot  2.5   300         2026-03-01T12:00:00Z" || lines[13] != "and 4 more: -o json lists all" {
 		t.Errorf("got %q", lines)
 	}
-	if lines := list.Table(76); lines[3] != "m0.large       eu-west-1a  spot  2.5   12.5%          2026-03-01T12:00:00Z" {
+	if lines := list.Table(66); lines[3] != "m0.large       eu-west-1a  spot  2.5   2026-03-01T12:00:00Z" {
 		t.Errorf("on a narrow terminal: %q", lines)
 	}
 	faded := list
