@@ -52,9 +52,20 @@ func newProvisioner(b backing) (*karpenter.Backend, *provisioner.Provisioner) {
 		notify = func(string) {}
 	}
 	pools := karpenter.New(karpenter.Options{
-		FallbackNodePools: cfg.fallback, Rebalance: cfg.rebalance, Calm: cfg.calm, SingleNode: cfg.nodeName != "", Offerings: b.taken, TTL: cfg.replacementTTL,
-		RaisePrices: raisesPrices(cfg), Dynamic: b.clients.dynamic, Nodes: b.clients.nodes, Pods: b.clients.pods, Node: b.node,
-		Events: b.events, Notify: notify, Registerer: b.registerer, Logger: b.logger,
+		FallbackNodePools: cfg.fallback,
+		Rebalance:         cfg.rebalance,
+		Calm:              cfg.calm,
+		SingleNode:        cfg.nodeName != "",
+		Offerings:         b.taken,
+		TTL:               cfg.replacementTTL,
+		Dynamic:           b.clients.dynamic,
+		Nodes:             b.clients.nodes,
+		Pods:              b.clients.pods,
+		Node:              b.node,
+		Events:            b.events,
+		Notify:            notify,
+		Registerer:        b.registerer,
+		Logger:            b.logger,
 	})
 	backends := []provisioner.Backend{pools}
 	if cfg.mode == modeQueue {

@@ -68,9 +68,6 @@ func permissionsOf(cfg settings, leaseNamespace string) (list []audit.Permission
 	if asksKarpenter(cfg) {
 		add("karpenter.sh", "nodepools", "list")
 		add("karpenter.sh", "nodeclaims", "create", "get", "list", "watch", "patch", "delete")
-		if raisesPrices(cfg) {
-			add("karpenter.sh", "nodeoverlays", "list", "create", "delete")
-		}
 	}
 	return list
 }
@@ -79,9 +76,6 @@ func permissionsOf(cfg settings, leaseNamespace string) (list []audit.Permission
 func asksKarpenter(cfg settings) bool {
 	return cfg.provisioner == provisioner.Auto || cfg.provisioner == provisioner.Karpenter
 }
-
-// raisesPrices reports whether Karpenter is to prefer other offerings to those that were lost.
-func raisesPrices(cfg settings) bool { return cfg.fleet() && !cfg.cordonOnly && asksKarpenter(cfg) }
 
 // permissionTimeout is for all of the questions together, which take milliseconds: before
 // they are answered nothing works, not even the liveness probe.

@@ -85,10 +85,7 @@ func Borrow(t testing.TB, options Options) *Cluster {
 // must not borrow: the cluster ends with it.
 func Take(t testing.TB, options Options) *Cluster {
 	t.Helper()
-	var cluster *Cluster
-	if options.FeatureGates == "" { // as those that wait
-		cluster = shared.take(idleCluster{karpenter: options.Karpenter, heartbeat: options.Heartbeat})
-	}
+	cluster := shared.take(idleCluster{karpenter: options.Karpenter, heartbeat: options.Heartbeat})
 	if cluster == nil {
 		return ForTest(t, options)
 	}

@@ -34,9 +34,6 @@ type Options struct {
 	// Karpenter runs Karpenter and installs its CRDs.
 	Karpenter bool
 
-	// FeatureGates are those of Karpenter that are not as by default: "NodeOverlay=true".
-	FeatureGates string
-
 	// Audit makes the apiserver log every request, see Cluster.AuditLog.
 	Audit bool
 
@@ -123,7 +120,7 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	}
 	c := &Cluster{stderr: &lastOutput{next: options.Log}, info: make(chan []byte, 1), exited: make(chan struct{})}
 	c.supervisor = exec.Command(path,
-		fmt.Sprintf("-karpenter=%t", options.Karpenter), "-feature-gates="+options.FeatureGates,
+		fmt.Sprintf("-karpenter=%t", options.Karpenter),
 		fmt.Sprintf("-audit=%t", options.Audit),
 		fmt.Sprintf("-endpoints=%t", !options.NoEndpoints),
 		"-heartbeat="+options.Heartbeat.String(),

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -71,15 +70,6 @@ func TestEveryRightOfTheChartIsUsed(t *testing.T) {
 				s.waitLine(d, "dry run: pod")
 				d.Stop()
 			}
-			_, overlays := s.overlays()
-			if tt.drains && overlays { // an overlay that an earlier leader has left, for what nobody remembers
-				_, err := s.cluster.Dynamic.Resource(controlplane.NodeOverlays).Create(s.ctx, &unstructured.Unstructured{Object: map[string]any{
-					"apiVersion": "karpenter.sh/v1alpha1", "kind": "NodeOverlay",
-					"metadata": map[string]any{"name": "left", "labels": map[string]any{"app.kubernetes.io/managed-by": "spot-handler"}},
-					"spec":     map[string]any{"requirements": []any{}},
-				}}, metav1.CreateOptions{})
-				s.must(err)
-			}
 			// A recommendation only cordons, so that it can be undone and come again.
 			last, from := start("--rebalance=cordon")
 			s.cordonAgain(tt.account, node.Name, from)
@@ -99,7 +89,6 @@ func TestEveryRightOfTheChartIsUsed(t *testing.T) {
 					switch {
 					case used[r], r.namespace == holdNamespace: // of placeholders, which have stories of their own
 					case r == right{verb: "get", group: "karpenter.sh", resource: "nodepools"}: // of earlier versions
-					case r.resource == "nodeoverlays" && !overlays: // of later versions of Karpenter
 					case r == right{verb: "get", resource: "nodes"} && tt.account == drainAccount: // of one that is too new for the watch
 					default:
 						unused = append(unused, r.String())

@@ -59,9 +59,6 @@ func long(t *testing.T) *testing.T {
 }
 
 func kindOf(options controlplane.Options) string {
-	if options.FeatureGates != "" {
-		return "with " + options.FeatureGates
-	}
 	if options.Karpenter {
 		return "with Karpenter"
 	}

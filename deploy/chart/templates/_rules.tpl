@@ -150,10 +150,6 @@
 - apiGroups: [karpenter.sh]
   resources: [nodeclaims]
   verbs: [create, get, list, watch, patch, delete]
-# Raise the price of offerings that EC2 takes, for as long as it does.
-- apiGroups: [karpenter.sh]
-  resources: [nodeoverlays]
-  verbs: [list, create, delete]
 {{- if .Values.rbac.ownerReferences }}
 # The API server requires this right to name a NodePool as a NodeClaim's owner.
 - apiGroups: [karpenter.sh]

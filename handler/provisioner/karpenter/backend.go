@@ -14,9 +14,6 @@
 //   - replacements that are never used, and what a process that died has left behind
 //     (keeper).
 //
-// For the nodes that Karpenter launches by itself it raises the price of what EC2 has taken
-// lately, where Karpenter heeds NodeOverlays.
-//
 // Everything needed to go on is on the claim and in the interruption's record. The claim's
 // name follows from pool and instance, so asking twice is asking once; its label says that
 // it is ours; its annotations say what it was made for and how long it is protected. The
@@ -25,7 +22,7 @@
 // If Karpenter ends the node itself, as its own interruption queue makes it do, only those
 // pods get a replacement for which Karpenter makes none.
 //
-// The cost grows with the interrupted nodes and not with the cluster: two lists at the
+// The cost grows with the interrupted nodes and not with the cluster: one list at the
 // start, and then no call and no watch until the first node that Karpenter made is
 // interrupted. From then on there is one watch, of our own NodeClaims. Only if the fallback
 // pool has limits are its claims read, all of them, at most every ten seconds and while
@@ -70,10 +67,8 @@ type Options struct {
 	// to every node.
 	SingleNode bool
 
-	// Offerings are what EC2 has taken lately, and RaisePrices says that Karpenter is to prefer others for
-	// its own launches too. Only one process at a time may do so.
-	Offerings   *offerings.Memory
-	RaisePrices bool
+	// Offerings are what EC2 has taken lately: spot replacements leave them out.
+	Offerings *offerings.Memory
 
 	// TTL is how long a replacement can be Ready without a pod before it is returned, if
 	// Karpenter itself would keep it; zero means forever.
@@ -175,9 +170,6 @@ func (b *Backend) Run(ctx context.Context) error {
 	g.Go(func() { b.claims.run(ctx) })
 	g.Go(func() { b.keeper.run(ctx) })
 	g.Go(func() { b.sweep(ctx) })
-	if b.opts.RaisePrices {
-		g.Go(func() { b.raisePrices(ctx) })
-	}
 	g.Wait()
 	return nil
 }

@@ -57,8 +57,10 @@ func newCluster(t *testing.T, opts Options, objects ...runtime.Object) *cluster 
 	c := &cluster{t: t, registry: prometheus.NewRegistry()}
 	c.FakeDynamicClient = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 		map[schema.GroupVersionResource]string{
-			nodePoolResource: "NodePoolList", nodeClaimResource: "NodeClaimList", budgetResource: "PodDisruptionBudgetList",
-			daemonSetResource: "DaemonSetList", nodeOverlayResource: "NodeOverlayList",
+			nodePoolResource:  "NodePoolList",
+			nodeClaimResource: "NodeClaimList",
+			budgetResource:    "PodDisruptionBudgetList",
+			daemonSetResource: "DaemonSetList",
 		}, objects...)
 	c.PrependReactor("create", "nodeclaims", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		u := a.(clienttesting.CreateAction).GetObject().(*unstructured.Unstructured)

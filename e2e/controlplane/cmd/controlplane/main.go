@@ -20,8 +20,6 @@
 // Flags:
 //
 //	-karpenter    run Karpenter (default true)
-//	-feature-gates
-//	              its gates that are not as by default
 //	-audit        have the apiserver write an audit log, named in the JSON as auditLog
 //	-endpoints    write the addresses of Services (default true)
 //	-dir          directory for all files; the logs are left in it
@@ -73,7 +71,6 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	flags.SetOutput(stderr)
 	options := supervisor.Options{Progress: stderr}
 	flags.BoolVar(&options.Karpenter, "karpenter", true, "run Karpenter")
-	flags.StringVar(&options.FeatureGates, "feature-gates", "", "Karpenter's `gates` that are not as by default")
 	flags.BoolVar(&options.Audit, "audit", false, "have the apiserver write an audit log")
 	flags.BoolVar(&options.Endpoints, "endpoints", true, "write the addresses of Services")
 	flags.StringVar(&options.Dir, "dir", "", "`directory` for all files; the logs are left in it")

@@ -69,7 +69,6 @@ type plan struct {
 	audit       bool
 	heartbeat   time.Duration
 	controllers string // of the controller manager
-	gates       string // of Karpenter
 }
 
 func (p plan) file(name string) string { return filepath.Join(p.dir, name) }
@@ -217,11 +216,7 @@ func (p plan) kwok() command {
 // karpenter has no flag for the address that it listens on: its two ports are the only
 // ones open on other interfaces too.
 func (p plan) karpenter() command {
-	env := environment()
-	if p.gates != "" {
-		env = append(env, "FEATURE_GATES="+p.gates)
-	}
-	return command{name: "karpenter", path: p.programs.Path("karpenter"), env: append(env,
+	return command{name: "karpenter", path: p.programs.Path("karpenter"), env: append(environment(),
 		"KUBECONFIG="+p.creds.kubeconfig("karpenter"),
 		"SYSTEM_NAMESPACE=kube-system",
 		"DISABLE_LEADER_ELECTION=true",

@@ -29,13 +29,12 @@ const (
 
 // Options say what to start.
 type Options struct {
-	Karpenter    bool
-	FeatureGates string        // of Karpenter, that are not as by default
-	Audit        bool          // write an audit log
-	Endpoints    bool          // write the addresses of Services
-	Dir          string        // keep logs here; empty: a temporary directory
-	Heartbeat    time.Duration // of nodes
-	Progress     io.Writer     // receives what the first build says
+	Karpenter bool
+	Audit     bool          // write an audit log
+	Endpoints bool          // write the addresses of Services
+	Dir       string        // keep logs here; empty: a temporary directory
+	Heartbeat time.Duration // of nodes
+	Progress  io.Writer     // receives what the first build says
 
 	// Reset has the control plane emptied, to be as it was when ready was called for the
 	// first time. It is called again then. Nil: this is never asked for.
@@ -77,7 +76,7 @@ func supervise(ctx context.Context, programs assets.Set, options Options, ready 
 	}
 	defer func() { err = errors.Join(err, dir.remove()) }()
 
-	p := plan{programs: programs, dir: dir.path, audit: options.Audit, heartbeat: options.Heartbeat, gates: options.FeatureGates}
+	p := plan{programs: programs, dir: dir.path, audit: options.Audit, heartbeat: options.Heartbeat}
 	without := unneeded
 	if !options.Endpoints {
 		without = slices.Concat(unneeded, ofEndpoints)
