@@ -189,46 +189,6 @@ func TestNothingIsCountedTwice(t *testing.T) {
 	})
 }
 
-// What has faded to nothing is forgotten, but not what stands, or was lost of late.
-func TestFadedIsForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := New()
-		gone, stands := spotNode("m5.large", "gone"), spotNode("m5.large", "stands")
-		m.recount([]*corev1.Node{gone, stands})
-		time.Sleep(time.Hour)
-		m.recount([]*corev1.Node{stands})
-		time.Sleep(20 * 24 * time.Hour)
-		m.Note(spotNode("m5.large", "lost"), record(interruption.RebalanceRecommendation))
-		m.recount([]*corev1.Node{stands})
-		if len(m.of) != 2 || m.of[Loss{Offering{"m5.large", "gone"}, "spot"}] != nil {
-			t.Errorf("%v, want what stands and what was lost", m.of)
-		}
-	})
-}
-
-// A pool is calm when the offerings that it has had are, whichever pool loses nodes of them.
-func TestLastLossOfItsOfferings(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := New()
-		m.recount([]*corev1.Node{spotNode("m5.large", "a")})
-		lose := func(zone string) time.Time {
-			node := spotNode("m5.large", zone)
-			node.Labels["karpenter.sh/nodepool"] = "other"
-			m.Note(node, record(interruption.RebalanceRecommendation))
-			time.Sleep(time.Minute)
-			return time.Now().Add(-time.Minute)
-		}
-		lose("b")
-		if at, _ := m.LastLoss("spot"); !at.IsZero() {
-			t.Errorf("last loss %s, want none of an offering of the pool's", at)
-		}
-		want := lose("a")
-		if at, _ := m.LastLoss("spot"); !at.Equal(want) {
-			t.Errorf("last loss %s, want %s, in another pool", at, want)
-		}
-	})
-}
-
 // Hours are counted for spot nodes that stand, and written three times an hour.
 func TestNodeHours(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

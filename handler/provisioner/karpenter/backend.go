@@ -146,11 +146,13 @@ var _ provisioner.Backend = (*Backend)(nil)
 func New(opts Options) *Backend {
 	b := &Backend{
 		opts:     opts,
-		refusals: newReadCache[interruption.Replacement](refusedFor, nil), inVain: newReadCache[string](offerings.Lately, nil),
-		ledger: newLedger(opts.Dynamic, opts.Registerer),
-		log:    opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
+		refusals: newReadCache[interruption.Replacement](refusedFor, nil),
+		inVain:   newReadCache[string](offerings.Lately, nil),
+		ledger:   newLedger(opts.Dynamic, opts.Registerer),
+		log:      opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
 	}
-	b.pools, b.daemons = newReadCache(poolTTL, b.readPools), newReadCache(poolTTL, b.readDaemons)
+	b.pools = newReadCache(poolTTL, b.readPools)
+	b.daemons = newReadCache(poolTTL, b.readDaemons)
 	b.keeper = newKeeper(b)
 	b.claims = newClaimWatch(opts.Dynamic, opts.SingleNode, b.claimChanged, b.log)
 	return b

@@ -76,7 +76,8 @@ type heldClaims struct {
 
 func newHeldClaims(reg prometheus.Registerer) *heldClaims {
 	return &heldClaims{
-		counted: map[string]time.Time{}, given: map[string]time.Time{},
+		counted: map[string]time.Time{},
+		given:   map[string]time.Time{},
 		seconds: promauto.With(reg).NewCounter(prometheus.CounterOpts{
 			Name: "spot_handler_held_replacement_seconds_total",
 			Help: "Time that on-demand replacements were kept from consolidation until their spot pools were calm, of all together.",
@@ -92,7 +93,8 @@ func (h *heldClaims) count(claim string, held bool) (begins bool) {
 	if counted {
 		h.seconds.Add(time.Since(last).Seconds())
 	}
-	if delete(h.counted, claim); held {
+	delete(h.counted, claim)
+	if held {
 		h.counted[claim] = time.Now()
 	}
 	return held && !counted
@@ -109,47 +111,67 @@ func (h *heldClaims) turn(pool string, every time.Duration) time.Duration {
 	return 0
 }
 
-// hold says when to check a replacement again whose pods have come, and that is held until the pool
-// that it stands in for is calm. Zero means that it is not held, or no longer, and why.
-func (k *keeper) hold(ctx context.Context, claim *Claim) (again time.Duration, why string, err error) {
-	source, longest := claim.Annotations[StandsInAnnotation], time.Until(claim.CreationTimestamp.Add(LongestHold))
+// hold is what is decided about a replacement that might be held.
+type hold struct {
+	again time.Duration // when to check it again; 0: it is not held, or no longer
+	why   string        // the end of a sentence: why it is no longer held; can be empty
+}
+
+// decideHold decides about a replacement whose pods have come: it is held until the pool that it
+// stands in for is calm.
+func (k *keeper) decideHold(ctx context.Context, claim *Claim) (hold, error) {
+	source := claim.Annotations[StandsInAnnotation]
+	longest := time.Until(claim.CreationTimestamp.Add(LongestHold))
 	switch {
 	case source == "", claim.Annotations[ProtectedAnnotation] == "": // as an operator removes one to end the hold
-		return 0, "", nil
+		return hold{}, nil
 	case k.b.opts.SingleNode: // it was made while the whole fleet was known
-		return 0, ": a process of one node holds nothing", nil
+		return hold{why: ": a process of one node holds nothing"}, nil
 	case longest <= 0:
-		return 0, fmt.Sprintf(": it has stood in for NodePool %s for %s", source, LongestHold), nil
+		return hold{why: fmt.Sprintf(": it has stood in for NodePool %s for %s", source, LongestHold)}, nil
 	}
 	pools, err := k.b.pools.Get(ctx, "")
 	if err != nil {
-		return 0, "", err
+		return hold{}, err
 	}
 	pool := poolNamed(pools, source)
 	if pool == nil {
-		return 0, ": NodePool " + source + " is gone", nil
+		return hold{why: ": NodePool " + source + " is gone"}, nil
 	}
 	calm := k.b.calmOf(pool)
 	if calm == 0 {
-		return 0, ": calm is 0 for NodePool " + source, nil
+		return hold{why: ": calm is 0 for NodePool " + source}, nil
 	}
 	last, known := k.b.opts.Offerings.LastLoss(source)
 	if !known {
-		return landingCheck, "", nil
+		return hold{again: landingCheck}, nil
 	}
 	rest := time.Until(interruption.Later(last, claim.CreationTimestamp.Time).Add(calm))
 	if rest <= 0 {
-		return k.held.turn(source, min(calm, heldCheck)), fmt.Sprintf(": NodePool %s has been calm for %s", source, calm), nil
+		return hold{
+			again: k.held.turn(source, min(calm, heldCheck)),
+			why:   fmt.Sprintf(": NodePool %s has been calm for %s", source, calm),
+		}, nil
 	}
-	rest = min(rest, longest)
-	if ready := claim.since("Initialized"); ready.IsZero() || time.Since(ready) < heldCheck { // pods might still come
-		return min(rest, heldCheck), "", nil
+	unused, err := k.staysEmpty(ctx, claim)
+	if err != nil {
+		return hold{}, err
+	}
+	if unused {
+		return hold{why: ": no pod is there"}, nil
+	}
+	return hold{again: min(rest, longest, heldCheck)}, nil
+}
+
+// staysEmpty reports whether a replacement has no pod, and will get none from the node that it replaces.
+func (k *keeper) staysEmpty(ctx context.Context, claim *Claim) (bool, error) {
+	if ready := claim.since("Initialized"); ready.IsZero() || time.Since(ready) < heldCheck {
+		return false, nil // pods might still come
 	}
 	over, err := k.isOver(ctx, claim)
-	if pods := 0; over && err == nil {
-		if pods, err = k.pods(ctx, claim, cached); pods == 0 {
-			return 0, ": no pod is there", err
-		}
+	if err != nil || !over {
+		return false, err
 	}
-	return min(rest, heldCheck), "", err
+	pods, err := k.pods(ctx, claim, cached)
+	return err == nil && pods == 0, err
 }

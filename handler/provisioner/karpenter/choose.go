@@ -195,7 +195,7 @@ func (b *Backend) evaluate(ctx context.Context, lost lostNode, all bool) (pools 
 			w.Against = "takes none of the pods"
 			against = append(against, "NodePool "+o.pool.Name+" takes none of the pods: "+o.fit.remark())
 		case all || len(pools) == 0:
-			if w.Against, err = b.ledger.room(ctx, o.pool, o.name(), o.size, false); err != nil {
+			if w.Against, err = b.ledger.room(ctx, o.pool, o.name(), o.size); err != nil {
 				return nil, none, err
 			}
 			if w.Against != "" {

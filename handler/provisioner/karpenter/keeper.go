@@ -51,8 +51,12 @@ type keeper struct {
 }
 
 func newKeeper(b *Backend) *keeper {
-	return &keeper{b: b, held: newHeldClaims(b.opts.Registerer), queue: workqueue.NewTypedRateLimitingQueue(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second))}
+	return &keeper{
+		b:    b,
+		held: newHeldClaims(b.opts.Registerer),
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second)),
+	}
 }
 
 // add has the claim checked. It never blocks.
@@ -110,18 +114,10 @@ func (k *keeper) check(ctx context.Context, name string) (time.Duration, error) 
 		k.held.count(name, false)
 		return 0, nil
 	}
-	switch {
-	case claim.state() == provisioner.StateRequested:
-		age := time.Since(claim.CreationTimestamp.Time)
-		switch {
-		case age < launchTimeout:
-			return launchTimeout - age, nil
-		case age < launchTimeout+orphanGrace:
-			k.b.notify(claim) // its reconciliation gives the claim up
-			return launchTimeout + orphanGrace - age, nil
-		}
-		return k.remove(ctx, claim, true, reasonNotLaunched, notLaunched(claim))
-	case claim.Annotations[ProtectedAnnotation]+claim.Annotations[StandsInAnnotation] != "": // one might be removed by hand
+	if claim.state() == provisioner.StateRequested {
+		return k.awaitLaunch(ctx, claim)
+	}
+	if claim.isProtected() {
 		again, err := k.unprotect(ctx, claim)
 		if again > 0 || err != nil {
 			return again, err
@@ -129,6 +125,25 @@ func (k *keeper) check(ctx context.Context, name string) (time.Duration, error) 
 	}
 	k.held.count(name, false)
 	return k.settle(ctx, claim)
+}
+
+// awaitLaunch removes a claim that has waited too long for its instance.
+func (k *keeper) awaitLaunch(ctx context.Context, claim *Claim) (time.Duration, error) {
+	age := time.Since(claim.CreationTimestamp.Time)
+	switch {
+	case age < launchTimeout:
+		return launchTimeout - age, nil
+	case age < launchTimeout+orphanGrace:
+		k.b.notify(claim) // its reconciliation gives the claim up
+		return launchTimeout + orphanGrace - age, nil
+	}
+	return k.remove(ctx, claim, true, reasonNotLaunched, notLaunched(claim))
+}
+
+// isProtected reports whether we keep the claim's node from consolidation. An operator may have removed
+// one of the annotations by hand.
+func (c *Claim) isProtected() bool {
+	return c.Annotations[ProtectedAnnotation] != "" || c.Annotations[StandsInAnnotation] != ""
 }
 
 // claim is what is known of the claim, or nil if there is none.
@@ -153,7 +168,7 @@ func (k *keeper) due(claim *Claim) bool {
 	switch {
 	case claim.state() == provisioner.StateRequested:
 		return time.Since(claim.CreationTimestamp.Time) >= launchTimeout+orphanGrace
-	case claim.Annotations[ProtectedAnnotation]+claim.Annotations[StandsInAnnotation] != "":
+	case claim.isProtected():
 		return !time.Now().Before(claim.protectedUntil())
 	}
 	return k.b.opts.TTL > 0 && k.untilDue(claim) <= 0
@@ -162,8 +177,9 @@ func (k *keeper) due(claim *Claim) bool {
 // settle decides about a replacement that was launched a while ago. If it is in use, or if
 // Karpenter will remove it, it is handed over; otherwise it is taken back.
 func (k *keeper) settle(ctx context.Context, claim *Claim) (time.Duration, error) {
-	wait, over := max(0, k.untilDue(claim)), false
+	wait := max(0, k.untilDue(claim))
 	due := k.b.opts.TTL > 0 && wait == 0
+	over := false
 	if due || k.b.claims.single {
 		var err error
 		if over, err = k.isOver(ctx, claim); err != nil {
@@ -245,35 +261,42 @@ const (
 // sweep looks for claims that an earlier process has left behind, and has each of them
 // looked after. Without Karpenter, or without the permission to ask, there are none.
 func (b *Backend) sweep(ctx context.Context) {
-	if b.claims.single && smithytime.SleepWithContext(ctx, rand.N(firstSweep)) != nil {
+	if b.claims.single {
+		b.sweepWithOthers(ctx)
 		return
 	}
-	for pause := sweepRetry; ; {
+	for {
+		claims, err := b.listOurs(ctx)
+		for _, claim := range claims {
+			b.claims.learn(claim)
+			b.claims.start("")
+			b.keeper.add(claim.Name)
+		}
+		if err == nil {
+			return
+		}
+		b.log.Debug().Err(err).Msg("look for replacements of other processes")
+		if _, away := unavailable(err); away || smithytime.SleepWithContext(ctx, sweepRetry) != nil {
+			return
+		}
+	}
+}
+
+// sweepWithOthers is the sweep of a process of one node, until ctx ends.
+func (b *Backend) sweepWithOthers(ctx context.Context) {
+	for pause := rand.N(firstSweep); smithytime.SleepWithContext(ctx, pause) == nil; {
+		pause = nextSweep/2 + rand.N(nextSweep)
 		claims, err := b.listOurs(ctx)
 		if err != nil {
 			b.log.Debug().Err(err).Msg("look for replacements of other processes")
 		}
 		for _, claim := range claims {
-			if !b.claims.single {
-				b.claims.learn(claim)
-				b.claims.start("")
-				b.keeper.add(claim.Name)
-				continue
-			}
 			if !b.keeper.due(claim) {
 				continue // its own process comes first, and there might be a thousand of us
 			}
 			if _, err := b.keeper.check(ctx, claim.Name); err != nil {
 				b.log.Debug().Err(err).Str("nodeclaim", claim.Name).Msg("look after replacement of another process")
 			}
-		}
-		if b.claims.single {
-			pause = nextSweep/2 + rand.N(nextSweep)
-		} else if _, away := unavailable(err); err == nil || away {
-			return
-		}
-		if smithytime.SleepWithContext(ctx, pause) != nil {
-			return
 		}
 	}
 }

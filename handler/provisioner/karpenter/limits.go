@@ -42,7 +42,7 @@ type ledger struct {
 	mu       sync.Mutex
 	unlisted map[string]*unlistedClaim // by NodeClaim
 
-	full prometheus.Counter // of refusals
+	refusals prometheus.Counter
 }
 
 // usage is what a pool's claims came to at some time.
@@ -61,9 +61,10 @@ type unlistedClaim struct {
 
 func newLedger(client dynamic.Interface, reg prometheus.Registerer) *ledger {
 	l := &ledger{
-		client: client, unlisted: map[string]*unlistedClaim{},
+		client:   client,
+		unlisted: map[string]*unlistedClaim{},
 		// Events say which pool it was: pools come and go, and a label would have no value at the start.
-		full: promauto.With(reg).NewCounter(prometheus.CounterOpts{
+		refusals: promauto.With(reg).NewCounter(prometheus.CounterOpts{
 			Name: "spot_handler_pool_limit_refusals_total",
 			Help: "Times that a fallback pool was not taken because its limits left no room for the replacement.",
 		}),
@@ -74,8 +75,8 @@ func newLedger(client dynamic.Interface, reg prometheus.Registerer) *ledger {
 
 // room says which of the pool's limits leaves no room for a claim of that size, or is empty.
 // There is always room for a claim that exists: it is counted, and asking for it again adds
-// nothing. With reserve it enters the claim, once. An error that is not unavailable is transient.
-func (l *ledger) room(ctx context.Context, pool *nodePool, claim string, size corev1.ResourceList, reserve bool) (full string, err error) {
+// nothing. An error that is not unavailable is transient.
+func (l *ledger) room(ctx context.Context, pool *nodePool, claim string, size corev1.ResourceList) (full string, err error) {
 	if len(pool.Spec.Limits) == 0 {
 		return "", nil
 	}
@@ -85,28 +86,56 @@ func (l *ledger) room(ctx context.Context, pool *nodePool, claim string, size co
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, there := u.claims[claim]; there || l.unlisted[claim] != nil {
+	return l.full(u, pool, claim, size), nil
+}
+
+// reserve is room, and enters the claim, once, if there is room.
+func (l *ledger) reserve(ctx context.Context, pool *nodePool, claim string, size corev1.ResourceList) (full string, err error) {
+	if len(pool.Spec.Limits) == 0 {
 		return "", nil
+	}
+	u, err := l.usages.Get(ctx, pool.Name)
+	if err != nil {
+		return "", err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if full := l.full(u, pool, claim, size); full != "" {
+		return full, nil
+	}
+	if !l.counts(u, claim) {
+		l.unlisted[claim] = &unlistedClaim{pool: pool.Name, size: size, at: time.Now()}
+	}
+	return "", nil
+}
+
+// counts reports whether the claim is part of the usage, or of what it might lack.
+func (l *ledger) counts(u *usage, claim string) bool {
+	_, listed := u.claims[claim]
+	return listed || l.unlisted[claim] != nil
+}
+
+// full is room with the pool's usage known, and counts the refusal.
+func (l *ledger) full(u *usage, pool *nodePool, claim string, size corev1.ResourceList) string {
+	if l.counts(u, claim) {
+		return ""
 	}
 	more := withNode(size)
 	for name, o := range l.unlisted {
 		if o.pool != pool.Name {
 			continue
 		}
-		if _, counted := u.claims[name]; counted || u.asked.After(o.at.Add(maxUnlisted)) {
+		if _, listed := u.claims[name]; listed || u.asked.After(o.at.Add(maxUnlisted)) {
 			delete(l.unlisted, name)
 			continue
 		}
 		room.Add(more, withNode(o.size))
 	}
-	if full := exceeded(pool, u.sum, more); full != "" {
-		l.full.Inc()
-		return full, nil
+	full := exceeded(pool, u.sum, more)
+	if full != "" {
+		l.refusals.Inc()
 	}
-	if reserve {
-		l.unlisted[claim] = &unlistedClaim{pool: pool.Name, size: size, at: time.Now()}
-	}
-	return "", nil
+	return full
 }
 
 // forget drops a claim that was not made or no longer exists.

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
+
+	"spot-handler/handler/provisioner"
 )
 
 func limited(limits, used corev1.ResourceList) *nodePool {
@@ -73,7 +75,7 @@ func (b *books) gone(name string) {
 // take reserves, and says what speaks against that.
 func (b *books) take(p *nodePool, name, size string) string {
 	b.Helper()
-	full, err := b.room(b.Context(), p, name, cpu(size), true)
+	full, err := b.reserve(b.Context(), p, name, cpu(size))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -96,12 +98,12 @@ func TestExceeded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBooks(t)
-			got, err := b.room(t.Context(), limited(tt.limits, tt.used), "new", tt.ask, false)
+			got, err := b.room(t.Context(), limited(tt.limits, tt.used), "new", tt.ask)
 			if err != nil || (tt.over == "") != (got == "") || !strings.Contains(got, tt.over) {
 				t.Errorf("room() = %q, %v; want %q", got, err, tt.over)
 			}
 			var counted dto.Metric
-			if err := b.full.Write(&counted); err != nil || (counted.GetCounter().GetValue() == 1) != (tt.over != "") {
+			if err := b.refusals.Write(&counted); err != nil || (counted.GetCounter().GetValue() == 1) != (tt.over != "") {
 				t.Errorf("%v refusals counted (%v)", counted.GetCounter().GetValue(), err)
 			}
 		})
@@ -148,7 +150,7 @@ func TestLedgerHoldsABurstToTheLimit(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 50 {
 		wg.Go(func() {
-			if full, err := b.room(t.Context(), p, fmt.Sprintf("claim-%d", i), cpu("4"), true); full == "" && err == nil {
+			if full, err := b.reserve(t.Context(), p, fmt.Sprintf("claim-%d", i), cpu("4")); full == "" && err == nil {
 				granted.Add(1)
 			}
 		})
@@ -162,7 +164,7 @@ func TestLedgerHoldsABurstToTheLimit(t *testing.T) {
 	}
 	other := limited(cpu("4"), nil)
 	other.Name = "other"
-	if reason, err := b.room(t.Context(), other, "new", cpu("4"), false); reason != "" || err != nil {
+	if reason, err := b.room(t.Context(), other, "new", cpu("4")); reason != "" || err != nil {
 		t.Errorf("another pool: %s, %v", reason, err)
 	}
 }
@@ -246,4 +248,23 @@ func TestLedgerProperty(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A replacement that is requested takes room within the limits from the next one, and a forecast takes
+// none: here is room for one.
+func TestOnlyRequestsTakeRoom(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		pool := fallbackPool(t, set(map[string]any{"cpu": "101"}, "spec", "limits"))
+		c := newCluster(t, Options{}, sourcePool(), pool, sourceNodeClaim())
+		first, second := record(), record()
+		second.Instance = "i-another"
+		for range 2 {
+			list, err := c.b.Weigh(t.Context(), interruptedNode(), second, need())
+			if err != nil || list[0].Pool != "fallback" || list[0].Against != "" {
+				t.Fatalf("Weigh() = %+v, %v", list, err)
+			}
+		}
+		wantState(t, c.request(&first), provisioner.StateRequested, "")
+		wantState(t, c.request(&second), provisioner.StateFailed, "leaves no room")
+	})
 }

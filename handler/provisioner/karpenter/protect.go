@@ -35,15 +35,15 @@ func (k *keeper) unprotect(ctx context.Context, claim *Claim) (time.Duration, er
 	case !ended:
 		return max(time.Millisecond, min(time.Until(until), claim.nextLanding(time.Now()))), nil
 	}
-	again, why, err := k.hold(ctx, claim)
-	switch {
-	case err != nil:
+	hold, err := k.decideHold(ctx, claim)
+	if err != nil {
 		return 0, err
-	case again > 0:
+	}
+	if hold.again > 0 {
 		if k.held.count(claim.Name, true) {
 			k.b.event("NodeClaim", claim.ObjectMeta, false, reasonHeld, "kept from consolidation until NodePool "+claim.Annotations[StandsInAnnotation]+" is calm")
 		}
-		return again, nil
+		return hold.again, nil
 	}
 	if claim.Status.NodeName == "" {
 		// It might be registering at this moment, with the claim's earlier annotations.
@@ -60,8 +60,8 @@ func (k *keeper) unprotect(ctx context.Context, claim *Claim) (time.Duration, er
 	if err := k.change(ctx, claim, "annotations", map[string]any{doNotDisrupt: nil, ProtectedAnnotation: nil, StandsInAnnotation: nil}); err != nil {
 		return 0, err
 	}
-	late := why != "" && time.Since(claim.CreationTimestamp.Time) >= LongestHold
-	k.b.event("NodeClaim", claim.ObjectMeta, late, reasonUnprotected, "Karpenter may consolidate the replacement again"+why)
+	late := hold.why != "" && time.Since(claim.CreationTimestamp.Time) >= LongestHold
+	k.b.event("NodeClaim", claim.ObjectMeta, late, reasonUnprotected, "Karpenter may consolidate the replacement again"+hold.why)
 	k.b.log.Debug().Str("nodeclaim", claim.Name).Msg("replacement no longer protected")
 	return 0, nil
 }

@@ -107,7 +107,7 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (interruption.Replac
 	if err != nil {
 		return provisioner.Failed(r, err.Error()), nil
 	}
-	full, err := b.ledger.room(ctx, o.pool, r.Name, o.size, true)
+	full, err := b.ledger.reserve(ctx, o.pool, r.Name, o.size)
 	if reason, ok := unavailable(err); ok {
 		return unsupported(reason), nil
 	}

@@ -1,10 +1,15 @@
 package karpenter
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"spot-handler/handler/interruption"
 )
@@ -35,4 +40,32 @@ func TestSingleNodeLooksAfterOthers(t *testing.T) {
 			t.Error("the claim is still there")
 		}
 	})
+}
+
+// The sweep of a leader asks until it is answered: that there is no Karpenter, or that it may not
+// ask, is an answer.
+func TestSweepAsksUntilItIsAnswered(t *testing.T) {
+	for name, tt := range map[string]struct {
+		err   error
+		lists int
+	}{
+		"no such API": {apierrors.NewGenericServerResponse(404, "list", nodeClaimResource.GroupResource(), "", "", 0, true), 1},
+		"forbidden":   {apierrors.NewForbidden(nodeClaimResource.GroupResource(), "", nil), 1},
+		"slow":        {errors.New("etcd is slow"), 7},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			c := newCluster(t, Options{})
+			lists := 0
+			c.PrependReactor("list", "nodeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
+				lists++
+				return true, nil, tt.err
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), 6*sweepRetry+sweepRetry/2)
+			defer cancel()
+			c.b.sweep(ctx)
+			if lists != tt.lists {
+				t.Errorf("%d lists, want %d", lists, tt.lists)
+			}
+		})
+	}
 }
