@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"spot-handler/handler/awsfault"
+	"spot-handler/handler/dryrun"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/lifecycle"
 	"spot-handler/handler/nodes"
@@ -40,17 +41,15 @@ type backing struct {
 	node       func(name string) (*corev1.Node, bool)
 	events     karpenter.Events // nil: none
 	taken      *offerings.Memory
-	notify     func(node string) // nil: whoever asks waits for the answer
+	room       provisioner.Room  // nil: it is not asked
+	notify     func(node string) // nil: whoever asks waits for the answer, and nothing runs what is made
 	registerer prometheus.Registerer
 	logger     zerolog.Logger
 }
 
 // newProvisioner makes what asks backends for replacement nodes, in their order. The first is pools.
 func newProvisioner(b backing) (*karpenter.Backend, *provisioner.Provisioner) {
-	cfg, notify := b.cfg, b.notify
-	if notify == nil {
-		notify = func(string) {}
-	}
+	cfg := b.cfg
 	pools := karpenter.New(karpenter.Options{
 		FallbackNodePools: cfg.fallback,
 		Rebalance:         cfg.rebalance,
@@ -63,14 +62,19 @@ func newProvisioner(b backing) (*karpenter.Backend, *provisioner.Provisioner) {
 		Pods:              b.clients.pods,
 		Node:              b.node,
 		Events:            b.events,
-		Notify:            notify,
+		Notify:            b.notify,
 		Registerer:        b.registerer,
 		Logger:            b.logger,
 	})
 	backends := []provisioner.Backend{pools}
 	if cfg.mode == modeQueue {
+		notify := b.notify
+		if b.index == nil { // AWS is not asked
+			notify = func(string) {}
+		}
 		backends = append(backends, asg.New(asg.Options{
-			AutoScaling: autoscaling.NewFromConfig(b.aws), Terminate: ec2.NewFromConfig(b.aws).TerminateInstances, Nodes: b.index, Notify: notify, Registerer: b.registerer, Logger: b.logger,
+			AutoScaling: autoscaling.NewFromConfig(b.aws), Terminate: ec2.NewFromConfig(b.aws).TerminateInstances,
+			Nodes: b.index, Notify: notify, Registerer: b.registerer, Logger: b.logger,
 		}))
 	}
 	backends = append(backends, placeholder.New(placeholder.Options{
@@ -78,17 +82,31 @@ func newProvisioner(b backing) (*karpenter.Backend, *provisioner.Provisioner) {
 		SingleNode: cfg.nodeName, Node: b.node,
 		Pods:      newResource[corev1.Pod, corev1.PodList](b.clients.core, "pods", cfg.placeholderNamespace),
 		Templates: newResource[corev1.PodTemplate, corev1.PodTemplateList](b.clients.core, "podtemplates", cfg.placeholderNamespace),
-		Notify:    notify, Registerer: b.registerer, Logger: b.logger,
+		Notify:    b.notify, Registerer: b.registerer, Logger: b.logger,
 	}))
-	options := provisioner.Options{Choice: cfg.provisioner, Backends: backends, Registerer: b.registerer, Logger: b.logger}
-	if cfg.replacement == replacementWhenNeeded {
-		asks := b.notify
-		if cfg.dryRun { // which asks once, and can wait
-			asks = nil
-		}
-		options.Room = room.New(room.Options{Pods: b.clients.pods, Nodes: b.clients.nodes, Node: b.node, Notify: asks})
+	return pools, provisioner.New(provisioner.Options{
+		Choice: cfg.provisioner, Backends: backends, Room: b.room, Registerer: b.registerer, Logger: b.logger,
+	})
+}
+
+// newRoom is what says whether a replacement is needed; nil if one always is.
+func newRoom(b backing) provisioner.Room {
+	if b.cfg.replacement != replacementWhenNeeded {
+		return nil
 	}
-	return pools, provisioner.New(options)
+	return room.New(room.Options{Pods: b.clients.pods, Nodes: b.clients.nodes, Node: b.node, Notify: b.notify})
+}
+
+// dryRequests asks for replacements over clients that change nothing, and has each answer from a
+// provisioner of its own: what nobody makes takes no room from the next node, and is not followed.
+func dryRequests(b backing) dryrun.RequestFunc {
+	b.events, b.notify, b.registerer, b.logger = nil, nil, nil, b.logger.Level(zerolog.WarnLevel)
+	b.room = newRoom(b)
+	return func(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
+		pools, provider := newProvisioner(b)
+		defer pools.Close()
+		return provider.Request(ctx, node, rec, need)
+	}
 }
 
 // rulesOf are the operator's rules for a node: those of the flags, whether it is opted out, and

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/transport"
 
 	"spot-handler/drain/narrow"
+	"spot-handler/handler/dryrun"
 )
 
 // The client is put together from client-go's generic parts for the four API groups
@@ -63,6 +64,31 @@ func connect(conf *rest.Config, by transport.WrapperFunc) (*clients, error) {
 	conf.Wrap(by)
 	conf.AcceptContentTypes = runtime.ContentTypeJSON // it reads no other
 	return connectWhole(conf)
+}
+
+// connectDaemon makes the clients of a daemon. Those of a dry run cannot change the cluster: the API
+// server gets no more from them than reads and questions about permissions. It makes no call.
+func connectDaemon(conf *rest.Config, cfg settings) (*clients, error) {
+	all, err := connect(conf, narrow.Slowly)
+	if err != nil || !cfg.dryRun {
+		return all, err
+	}
+	dry, err := connectDry(conf, narrow.Slowly, func(next http.RoundTripper) http.RoundTripper {
+		return dryrun.Transport(next, nil)
+	})
+	if err != nil {
+		return nil, err
+	}
+	dry.reviews = all.reviews
+	return dry, nil
+}
+
+// connectDry is connect over a transport that changes nothing. It makes no call.
+func connectDry(conf *rest.Config, by, dry transport.WrapperFunc) (*clients, error) {
+	conf = rest.CopyConfig(conf)
+	conf.Wrap(dry)
+	conf.ContentType = runtime.ContentTypeJSON
+	return connect(conf, by)
 }
 
 // connectWhole makes clients that see objects as they are. It makes no call.

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain/narrow"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
@@ -112,7 +111,7 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 		return err
 	}
 	leaseNamespace := leaseNamespace(cfg)
-	clients, err := connect(kube, narrow.Slowly)
+	clients, err := connectDaemon(kube, cfg)
 	if err != nil {
 		return err
 	}

@@ -10,8 +10,6 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/rest"
 
 	"spot-handler/cmd/spot-handler/internal/cluster"
 	"spot-handler/cmd/spot-handler/internal/plan"
@@ -121,10 +119,8 @@ func (c *caller) forecast(ctx context.Context, read cluster.Cluster, lost []*cor
 	if err != nil {
 		return plan.Forecast{}, err
 	}
-	requests, conf := &plan.Requests{DryRun: dryRun}, rest.CopyConfig(c.conf)
-	conf.Wrap(requests.Over)
-	conf.ContentType = runtime.ContentTypeJSON
-	dry, err := connect(conf, narrow.Transport)
+	requests := &plan.Requests{DryRun: dryRun}
+	dry, err := connectDry(c.conf, narrow.Transport, requests.Over)
 	if err != nil {
 		return plan.Forecast{}, err
 	}
@@ -140,7 +136,9 @@ func (c *caller) forecast(ctx context.Context, read cluster.Cluster, lost []*cor
 		node, lost := marked[name]
 		return node, lost
 	}}
+	over.room = newRoom(over)
 	pools, provider := newProvisioner(over)
+	defer pools.Close()
 	daemon := plan.Daemon{
 		Policy: cfg.policy, Settings: from, Rules: rulesOf(cfg, pools), DeletesClaims: cfg.release && cfg.provisioner != provisioner.None,
 		Provisioner: provider, Pools: pools, Core: dry.core, Requests: requests, Offerings: taken, Marked: marked,

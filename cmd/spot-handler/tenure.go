@@ -89,6 +89,7 @@ func (p parts) tenure(registry *prometheus.Registry) tenure {
 		Registerer: registry, Logger: part(p.logger, "drain"),
 	})
 	p.taken, p.notify, p.registerer = offerings.New(), enqueue, registry
+	p.room = newRoom(p.backing)
 	pools, provider := newProvisioner(p.backing)
 	rules, log := rulesOf(cfg, pools), part(p.logger, "handler")
 	h = handler.New(handler.Options{
@@ -115,7 +116,7 @@ func (p parts) tenure(registry *prometheus.Registry) tenure {
 			Survey: func(ctx context.Context, node string, in drain.Interruption) (drain.Situation, error) {
 				return drain.Survey(ctx, p.clients.core, p.clients.policy, p.clients.dynamic, node, in, policy)
 			},
-			Choose: provider.Choose, Logger: log,
+			Request: dryRequests(p.backing), Logger: log,
 		})
 	case p.hooks != nil:
 		accept = lifecycle.Accepter{Next: h, Hooks: p.hooks, Nodes: p.index, Rules: rules, Logger: log}

@@ -34,8 +34,8 @@ func TestNextPoolIsTried(t *testing.T) {
 	need.Moving[0].Spec.Tolerations = nil
 	rec := spotRecord(node, time.Now().Add(2*time.Minute))
 	// The pools were Ready when they were read, a moment ago.
-	if chosen, err := r.Choose(s.ctx, node, rec, need); err != nil || chosen.Pool != "classless" {
-		t.Fatalf("chosen %+v, %v; want pool classless", chosen, err)
+	if weighed, err := r.pools.Weigh(s.ctx, node, rec, need); err != nil || len(weighed) == 0 || weighed[0].Pool != "classless" {
+		t.Fatalf("weighed %+v, %v; want pool classless first", weighed, err)
 	}
 	s.refuse("classless")
 	seen := map[string]string{}

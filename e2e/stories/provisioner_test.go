@@ -27,6 +27,7 @@ import (
 type replacer struct {
 	*story
 	*provisioner.Provisioner
+	pools   *karpenter.Backend
 	changed chan string
 }
 
@@ -49,7 +50,8 @@ func (s *story) replacerWith(o karpenter.Options) (r *replacer, end func()) {
 		}
 	}
 	o.Offerings, o.Node = offerings.New(), func(string) (*corev1.Node, bool) { return nil, false } // none is in memory
-	r.Provisioner = provisioner.New(provisioner.Options{Choice: provisioner.Auto, Backends: []provisioner.Backend{karpenter.New(o)}, Logger: logger})
+	r.pools = karpenter.New(o)
+	r.Provisioner = provisioner.New(provisioner.Options{Choice: provisioner.Auto, Backends: []provisioner.Backend{r.pools}, Logger: logger})
 	ctx, cancel := context.WithCancel(s.ctx)
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
@@ -272,7 +274,7 @@ func TestReplacementThatIsNeverLaunched(t *testing.T) {
 	}{
 		{"classless", "insufficient capacity, or the node class is not ready", func(r *replacer) {
 			// The pool was Ready when it was read, a moment ago.
-			_, err := r.Choose(s.ctx, node, spotRecord(node, time.Time{}), onePod())
+			_, err := r.pools.Weigh(s.ctx, node, spotRecord(node, time.Time{}), onePod())
 			s.must(err)
 			s.refuse("classless")
 		}, 0, 20 * time.Second}, // less than the 25 s of a claim that is not launched

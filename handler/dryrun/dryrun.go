@@ -1,5 +1,5 @@
-// Package dryrun says what the handler would do. It judges, plans and chooses with the
-// functions that the handler calls, and writes nothing.
+// Package dryrun says what the handler would do. It judges, plans and asks for replacements with
+// the functions that the handler calls, over clients that change nothing ([Transport]).
 package dryrun
 
 import (
@@ -29,11 +29,14 @@ type Options struct {
 
 	// Survey reads once what a node's drain would be planned from.
 	Survey func(ctx context.Context, node string, in drain.Interruption) (drain.Situation, error)
-	// Choose says which replacement would be requested.
-	Choose func(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error)
+	// Request asks for a replacement that nobody makes: its clients change nothing.
+	Request RequestFunc
 
 	Logger zerolog.Logger
 }
+
+// RequestFunc is [provisioner.Provisioner.Request].
+type RequestFunc func(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error)
 
 // Accepter accepts notices as the handler does, but only logs what the handler would do: the
 // record, when its drain would begin, the replacement, the decision about every pod, and what
@@ -135,11 +138,9 @@ func (a *Accepter) explain(ctx context.Context, node *corev1.Node, n interruptio
 
 // plan logs the replacement and the decision about every pod.
 func (a *Accepter) plan(ctx context.Context, node *corev1.Node, rec interruption.Record, situation drain.Situation) error {
-	view := drain.ViewOf(drain.Plan(time.Now(), situation))
-	need := provisioner.Need{Moving: view.Moving, Surged: view.Surged, Daemons: view.Daemons}
-	replacement, err := a.opts.Choose(ctx, node, rec, need)
+	replacement, err := a.replacement(ctx, node, rec, drain.ViewOf(drain.Plan(time.Now(), situation)))
 	if err != nil {
-		return fmt.Errorf("choose replacement: %w", err)
+		return fmt.Errorf("ask for replacement: %w", err)
 	}
 	a.line(node, rec).Str("backend", replacement.Backend).Str("replacement", replacement.Name).
 		Str("pool", replacement.Pool).Str("reason", replacement.Reason).Msg("dry run: would request replacement")
@@ -150,6 +151,16 @@ func (a *Accepter) plan(ctx context.Context, node *corev1.Node, rec interruption
 		a.pod(node, rec, decision)
 	}
 	return nil
+}
+
+// replacement is what would be requested. One that the record names already, as it was
+// requested by a process that is no dry run, would only be followed.
+func (a *Accepter) replacement(ctx context.Context, node *corev1.Node, rec interruption.Record, view drain.View) (interruption.Replacement, error) {
+	if r := rec.Replacement; r != nil && r.Name != "" {
+		return *r, nil
+	}
+	need := provisioner.Need{Moving: view.Moving, Surged: view.Surged, Daemons: view.Daemons}
+	return a.opts.Request(ctx, node, rec, need)
 }
 
 func (a *Accepter) line(node *corev1.Node, rec interruption.Record) *zerolog.Event {

@@ -23,8 +23,8 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// choose always has a pool.
-func choose(context.Context, *corev1.Node, interruption.Record, provisioner.Need) (interruption.Replacement, error) {
+// request always has a pool.
+func request(context.Context, *corev1.Node, interruption.Record, provisioner.Need) (interruption.Replacement, error) {
 	return interruption.Replacement{Backend: "karpenter", Name: "new", Pool: "fallback", State: provisioner.StateRequested}, nil
 }
 
@@ -70,7 +70,7 @@ func newDry(t *testing.T, change func(*setup)) *dry {
 	}
 	o := &setup{
 		Options: Options{
-			Index: index, ReleaseNode: true, Survey: survey, Choose: choose, Logger: zerolog.New(d.log),
+			Index: index, ReleaseNode: true, Survey: survey, Request: request, Logger: zerolog.New(d.log),
 		},
 		rules: interruption.Rules{Rebalance: interruption.RebalanceReplace, ScheduledLead: 30 * time.Minute},
 	}
@@ -227,5 +227,43 @@ func TestDryRunForgetsNodesInTime(t *testing.T) {
 	_, there := d.seen.Get("node-a")
 	if _, first := d.seen.Get("gone-0"); d.seen.Len() != maxSeen || !there || first {
 		t.Errorf("%d nodes remembered, node-a among them: %t, and the first: %t", d.seen.Len(), there, first)
+	}
+}
+
+// A replacement that the record names is not requested again; without one the pods do not wait.
+func TestDryRunOfReplacement(t *testing.T) {
+	named := &interruption.Replacement{Backend: provisioner.ASG, Name: "workers", Pool: "workers", State: provisioner.StateLaunched}
+	refused := interruption.Replacement{Backend: provisioner.ASG, State: provisioner.StateUnsupported, Reason: "the instance is in no Auto Scaling group"}
+	for name, tt := range map[string]struct {
+		recorded *interruption.Replacement
+		backend  string
+		reason   string
+		requests int
+		waits    bool // the pods wait for the replacement
+	}{
+		"named":                 {recorded: named, backend: "asg", waits: true},
+		"looked for":            {recorded: &interruption.Replacement{Backend: provisioner.ASG, State: provisioner.StateRequested}, backend: "asg", reason: refused.Reason, requests: 1},
+		"nothing requested yet": {backend: "asg", reason: refused.Reason, requests: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			requests := 0
+			d := newDry(t, func(o *setup) {
+				o.Request = func(context.Context, *corev1.Node, interruption.Record, provisioner.Need) (interruption.Replacement, error) {
+					requests++
+					return refused, nil
+				}
+			})
+			notice := interruption.Notice{Kind: interruption.SpotInterruption, EventID: "event-1", InstanceID: "i-a", Action: interruption.ActionTerminate, Deadline: time.Now().Add(2 * time.Minute)}
+			recommended := interruption.NewRecord(interruption.Notice{Kind: interruption.RebalanceRecommendation, EventID: "event-0", InstanceID: "i-a", Noticed: time.Now(), Received: time.Now()})
+			recommended.Replacement = tt.recorded
+			d.seen.Add("node-a", recommended)
+			_, _, lines := d.story(t, notice)
+			if got := lines[tellsRequest]; got["backend"] != tt.backend || got["reason"] != tt.reason || requests != tt.requests {
+				t.Errorf("after %d requests, want %d: %v", requests, tt.requests, got)
+			}
+			if reason := lines[tellsPod]["reason"]; (reason != "nothing to wait for") != tt.waits {
+				t.Errorf("the pod: %v, want it to wait: %t", lines[tellsPod], tt.waits)
+			}
+		})
 	}
 }

@@ -30,9 +30,6 @@ type Backend interface {
 	// Unsupported with a reason means that this backend can do nothing for the node.
 	Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (interruption.Replacement, error)
 
-	// Choose says what Request would ask for as long as it has asked for nothing, and asks for nothing.
-	Choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (interruption.Replacement, error)
-
 	// Terminate ends the drained node if that is the backend's to do: its NodeClaim is deleted, or its
 	// instance terminated. What the backend has made for its pods alone is removed. It is idempotent.
 	Terminate(ctx context.Context, node *corev1.Node, rec interruption.Record) error

@@ -11,11 +11,10 @@
 //	Unsupported                        Failed
 //
 // What was asked for is kept only in the interruption's record and in the cluster: any
-// process can go on from there. [Provisioner.Request], [Provisioner.Choose] and
-// [Provisioner.Terminate] are idempotent, safe for concurrent use, and never wait for a
-// machine: Request says how far the replacement has come, and the backend's notify function
-// says when to ask again. Errors are transient, and callers retry them; whatever would fail
-// again is a state with a reason.
+// process can go on from there. [Provisioner.Request] and [Provisioner.Terminate] are
+// idempotent, safe for concurrent use, and never wait for a machine: Request says how far the
+// replacement has come, and the backend's notify function says when to ask again. Errors are
+// transient, and callers retry them; whatever would fail again is a state with a reason.
 package provisioner
 
 import (
@@ -105,9 +104,7 @@ func (p *Provisioner) Request(ctx context.Context, node *corev1.Node, rec interr
 	r, why, spare := p.spare(ctx, node, rec, need)
 	if !spare {
 		var err error
-		r, why, err = p.dispatch(node, rec, func(b Backend, rec interruption.Record) (interruption.Replacement, error) {
-			return b.Request(ctx, node, rec, need)
-		})
+		r, why, err = p.dispatch(ctx, node, rec, need)
 		if err != nil {
 			return interruption.Replacement{}, err
 		}
@@ -147,21 +144,6 @@ func (p *Provisioner) spare(ctx context.Context, node *corev1.Node, rec interrup
 	return interruption.Replacement{Backend: Spare, State: StateReady, Reason: "the pods fit on nodes that are there"}, "--replacement=when-needed", true
 }
 
-// Choose says what Request would ask for, and asks for nothing: the state is
-// Requested where it would be.
-func (p *Provisioner) Choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (interruption.Replacement, error) {
-	if r, _, ok := p.spare(ctx, node, rec, need); ok {
-		return r, nil
-	}
-	r, _, err := p.dispatch(node, rec, func(b Backend, rec interruption.Record) (interruption.Replacement, error) {
-		if prev := Asked(rec, b.Name()); prev != nil {
-			return *prev, nil
-		}
-		return b.Choose(ctx, node, rec, need)
-	})
-	return r, err
-}
-
 // Terminate ends the drained node: what made it deletes or terminates it. Every backend is asked,
 // as each knows what is its own: one might have made the node, and another the replacement. With
 // None it does nothing.
@@ -190,10 +172,10 @@ func (p *Provisioner) Forget(node string) {
 
 // dispatch asks the backends, and returns the first answer that counts and why that backend
 // was chosen. A replacement that was requested stays with its backend.
-func (p *Provisioner) dispatch(node *corev1.Node, rec interruption.Record, ask func(Backend, interruption.Record) (interruption.Replacement, error)) (r interruption.Replacement, why string, err error) {
+func (p *Provisioner) dispatch(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (r interruption.Replacement, why string, err error) {
 	if prev := rec.Replacement; prev != nil && prev.Name != "" {
 		if b := p.backend(prev.Backend); b != nil {
-			r, err = ask(b, rec)
+			r, err = b.Request(ctx, node, rec, need)
 			return r, "the record names its replacement", err
 		}
 		if Pending(prev.State) {
@@ -211,7 +193,7 @@ func (p *Provisioner) dispatch(node *corev1.Node, rec interruption.Record, ask f
 		if own.Replacement != nil && own.Replacement.Backend != b.Name() {
 			own.Replacement = nil
 		}
-		r, err = ask(b, own)
+		r, err = b.Request(ctx, node, own, need)
 		switch {
 		case err != nil:
 			return r, why, err

@@ -46,10 +46,6 @@ func (f *fakeBackend) Request(_ context.Context, _ *corev1.Node, rec interruptio
 	return r, f.err
 }
 
-func (f *fakeBackend) Choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (interruption.Replacement, error) {
-	return f.Request(ctx, node, rec, need)
-}
-
 // bench is a Provisioner over three fakes.
 type bench struct {
 	*testing.T
@@ -182,10 +178,6 @@ func TestDispatch(t *testing.T) {
 			b := newBench(t, tt.choice)
 			tt.set(b)
 			rec := interruption.Record{Instance: "i-1", Replacement: tt.had}
-			chosen, err := b.Choose(t.Context(), node("node-1"), rec, Need{})
-			if err != nil || chosen != tt.want {
-				t.Errorf("Choose: %+v, %v; want %+v", chosen, err, tt.want)
-			}
 			if got := b.ask("node-1", &rec); got != tt.want {
 				t.Errorf("Request: %+v, want %+v", got, tt.want)
 			}

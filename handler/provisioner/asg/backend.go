@@ -9,7 +9,7 @@
 //	   ▼                                              ▼
 //	Unsupported: no group, no permission, ...       Failed
 //
-// Of the methods of [Backend] only Terminate and Choose make a call while their caller waits.
+// Of the methods of [Backend] only Terminate makes a call while its caller waits.
 // [Backend.Run] gathers for a moment what there is to ask, and asks for many nodes at once:
 // a burst of 200 nodes of one group is some 15 calls.
 //
@@ -88,7 +88,8 @@ type Options struct {
 	Nodes     Nodes
 
 	// Notify is called with the name of an interrupted node when its replacement might have
-	// changed and Request is worth a call. It must not block.
+	// changed and Request is worth a call. It must not block. If it is nil, Request itself asks
+	// for the group and waits for the answer, as in a dry run, in which nothing runs Run.
 	Notify func(node string)
 
 	Registerer prometheus.Registerer // nil: metrics are kept and not shown
@@ -142,8 +143,8 @@ const (
 )
 
 // Request says how far the node's replacement is, and has Run ask for one. It makes no
-// call.
-func (b *Backend) Request(_ context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
+// call unless Options.Notify is nil.
+func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
 	prev := provisioner.Asked(rec, provisioner.ASG)
 	if prev != nil && !provisioner.Pending(prev.State) {
 		return *prev, nil
@@ -151,11 +152,23 @@ func (b *Backend) Request(_ context.Context, node *corev1.Node, rec interruption
 	if reason := objection(rec, need); reason != "" {
 		return unsupported(reason), nil
 	}
+	e := b.update(node, rec, prev)
+	if b.opts.Notify == nil {
+		if err := b.find(ctx); err != nil {
+			return interruption.Replacement{}, err
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return e.answer, nil
+}
+
+// update brings the node's entry up to date with its record, and wakes Run if there is something to ask.
+func (b *Backend) update(node *corev1.Node, rec interruption.Record, prev *interruption.Replacement) *entry {
 	recorded := "" // the group that the record names
 	if r := recordedOn(node); r != nil && provisioner.Pending(r.State) {
 		recorded = r.Pool
 	}
-
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := b.entries[node.Name]
@@ -177,25 +190,7 @@ func (b *Backend) Request(_ context.Context, node *corev1.Node, rec interruption
 	if e.stage == unlocated || e.stage == leaving {
 		b.awaken()
 	}
-	return e.answer, nil
-}
-
-// Choose says which group Request would turn to. It makes one call itself, as nothing runs
-// Run in a dry run.
-func (b *Backend) Choose(ctx context.Context, _ *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
-	if reason := objection(rec, need); reason != "" {
-		return unsupported(reason), nil
-	}
-	e := newEntry("", rec, nil)
-	members, err := b.describe(ctx, b.insist, []string{rec.Instance})
-	if reason, ok := awsfault.Hopeless(err); ok {
-		return unsupported(reason), nil
-	}
-	if err != nil {
-		return interruption.Replacement{}, err
-	}
-	e.locate(members[rec.Instance])
-	return e.answer, nil
+	return e
 }
 
 // objection is why nothing is asked of the node's group, or "". A replacement that was asked for is

@@ -1,8 +1,6 @@
 package asg
 
 import (
-	"context"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,16 +116,8 @@ func TestInstancesThatStayInTheirGroup(t *testing.T) {
 		if rec.Rehearsed() {
 			want = reasonRehearsal
 		}
-		for what, ask := range map[string]func() (interruption.Replacement, error){
-			"request": func() (interruption.Replacement, error) { return b.Request(t.Context(), &corev1.Node{}, rec, moving) },
-			"choose":  func() (interruption.Replacement, error) { return b.Choose(t.Context(), &corev1.Node{}, rec, moving) },
-		} {
-			if what == "choose" && provisioner.Asked(rec, provisioner.ASG) != nil {
-				continue // it says what the record says
-			}
-			if got, err := ask(); err != nil || got.State != provisioner.StateUnsupported || got.Reason != want {
-				t.Errorf("%s %s: %+v, %v", what, name, got, err)
-			}
+		if got, err := b.Request(t.Context(), &corev1.Node{}, rec, moving); err != nil || got.State != provisioner.StateUnsupported || got.Reason != want {
+			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
 	if n := len(api.calls); n != 0 {
@@ -135,18 +125,39 @@ func TestInstancesThatStayInTheirGroup(t *testing.T) {
 	}
 }
 
-func TestChooseOnlyAsks(t *testing.T) {
-	c := newCloud()
-	c.put("workers", "InService", id(1))
-	b := New(Options{AutoScaling: c})
-	rec := interruption.Record{Kind: interruption.SpotInterruption, Instance: id(1)}
-	got, err := b.Choose(context.Background(), &corev1.Node{}, rec, provisioner.Need{Moving: []*corev1.Pod{{}}})
-	want := interruption.Replacement{Backend: "asg", Name: "workers", Pool: "workers", State: provisioner.StateRequested}
-	if err != nil || got != want {
-		t.Errorf("got %+v, %v; want %+v", got, err, want)
-	}
-	if fmt.Sprint(len(c.calls)) != "1" || c.state[id(1)] != "InService" {
-		t.Errorf("calls %v", c.calls)
+// If nobody is notified, as in a dry run, Request asks for the group itself, and detaches nothing.
+func TestRequestThatWaits(t *testing.T) {
+	workers := interruption.Replacement{Backend: "asg", Name: "workers", Pool: "workers", State: provisioner.StateRequested}
+	for name, tt := range map[string]struct {
+		state string
+		fail  error
+		want  interruption.Replacement
+		err   bool
+	}{
+		"in a group":  {state: "InService", want: workers},
+		"in none":     {want: unsupported(reasonNoGroup)},
+		"in standby":  {state: "Standby", want: unsupported("the instance is Standby in Auto Scaling group workers")},
+		"not allowed": {fail: apiError("AccessDenied"), want: unsupported("not allowed to call autoscaling:DescribeAutoScalingInstances")},
+		"no answer":   {fail: apiError("InternalFailure"), err: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCloud()
+			if tt.state != "" {
+				c.put("workers", tt.state, id(1))
+			}
+			if tt.fail != nil {
+				c.fail = func(string, []string) error { return tt.fail }
+			}
+			b := New(Options{AutoScaling: c})
+			rec := interruption.Record{Kind: interruption.SpotInterruption, Instance: id(1)}
+			got, err := b.Request(t.Context(), &corev1.Node{}, rec, provisioner.Need{Moving: []*corev1.Pod{{}}})
+			if got != tt.want || (err != nil) != tt.err {
+				t.Errorf("got %+v, %v; want %+v", got, err, tt.want)
+			}
+			if len(c.calls) != 1 || c.state[id(1)] != tt.state {
+				t.Errorf("calls %v", c.calls)
+			}
+		})
 	}
 }
 
@@ -161,13 +172,9 @@ func TestWhatComesBackIsNotDetached(t *testing.T) {
 			Kind: interruption.ScheduledEvent, Action: interruption.ActionReboot, EventID: "e", InstanceID: id(1), Deadline: time.Now().Add(time.Hour),
 		})
 		need := provisioner.Need{Moving: []*corev1.Pod{{}}}
-		for _, ask := range []func() (interruption.Replacement, error){
-			func() (interruption.Replacement, error) { return b.Request(t.Context(), &corev1.Node{}, rec, need) },
-			func() (interruption.Replacement, error) { return b.Choose(t.Context(), &corev1.Node{}, rec, need) },
-		} {
-			if got, err := ask(); err != nil || got.State != provisioner.StateUnsupported || got.Reason != reasonComesBack {
-				t.Errorf("%+v, %v; want it left in its group", got, err)
-			}
+		got, err := b.Request(t.Context(), &corev1.Node{}, rec, need)
+		if err != nil || got.State != provisioner.StateUnsupported || got.Reason != reasonComesBack {
+			t.Errorf("%+v, %v; want it left in its group", got, err)
 		}
 		if len(c.calls) != 0 {
 			t.Errorf("calls %v", c.calls)

@@ -150,6 +150,9 @@ func (b *Backend) change(list []*entry, s stage, f func(*entry)) {
 		}
 	}
 	b.mu.Unlock()
+	if b.opts.Notify == nil {
+		return // Request waits
+	}
 	for _, name := range names {
 		b.opts.Notify(name)
 	}

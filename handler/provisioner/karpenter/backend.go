@@ -142,7 +142,7 @@ type Backend struct {
 
 var _ provisioner.Backend = (*Backend)(nil)
 
-// New returns a Backend. It makes no call and starts nothing.
+// New returns a Backend. It makes no call. End it with Run or Close.
 func New(opts Options) *Backend {
 	b := &Backend{
 		opts:     opts,
@@ -176,6 +176,9 @@ func (b *Backend) Run(ctx context.Context) error {
 	return nil
 }
 
+// Close ends what New has started. It is for a Backend that is not Run.
+func (b *Backend) Close() { b.keeper.queue.ShutDown() }
+
 // Request implements provisioner.Backend.
 func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
 	prev := provisioner.Asked(rec, provisioner.Karpenter)
@@ -200,12 +203,6 @@ func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interrupti
 		b.inVain.Put(of.Value, readcache.Answer[string]{Asked: time.Now()})
 	}
 	return b.next(ctx, node, rec, need, &r)
-}
-
-// Choose implements provisioner.Backend.
-func (b *Backend) Choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
-	_, r, err := b.choose(ctx, node, rec, need, nil)
-	return r, err
 }
 
 func unsupported(reason string) interruption.Replacement {

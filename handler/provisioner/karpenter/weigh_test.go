@@ -95,12 +95,12 @@ func TestWeigh(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got, cmpopts.IgnoreFields(Weighed{}, "Inherited"), cmpopts.IgnoreUnexported(Weighed{})); diff != "" {
 				t.Errorf("weighed (-want +got):\n%s", diff)
 			}
-			r, err := c.p.Choose(t.Context(), node, rec, n)
+			r, err := c.p.Request(t.Context(), node, rec, n)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if asked := r.State == provisioner.StateRequested; asked != (got[0].Against == "") || asked && (r.Pool != got[0].Pool || r.Capacity != got[0].Capacity) {
-				t.Errorf("Choose answers %+v", r)
+				t.Errorf("Request answers %+v", r)
 			}
 		})
 	}

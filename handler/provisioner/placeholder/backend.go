@@ -176,12 +176,6 @@ func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interrupti
 	return b.makeAll(ctx, *o, r)
 }
 
-// Choose implements provisioner.Backend.
-func (b *Backend) Choose(_ context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
-	_, r := b.choose(node, rec, need)
-	return r, nil
-}
-
 // Terminate removes the node's remaining placeholders. It does not touch the node itself.
 func (b *Backend) Terminate(ctx context.Context, _ *corev1.Node, rec interruption.Record) error {
 	if prev := provisioner.Asked(rec, provisioner.Placeholder); prev != nil {

@@ -121,21 +121,6 @@ func TestNotAsked(t *testing.T) {
 	}
 }
 
-func TestChooseMakesNothing(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		rec := spot(2 * time.Minute)
-		c := newCluster(t, rec, nil)
-		r, err := c.b.Choose(t.Context(), testNode("node-1"), rec, need(owned("a", "ReplicaSet")))
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.want(r, provisioner.StateRequested, "")
-		if calls := c.calls(); len(calls) != 0 {
-			t.Errorf("calls %v, want none", calls)
-		}
-	})
-}
-
 // In a process of one node the others are not known, and only its own placeholders are
 // looked at.
 func TestSingleNode(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"spot-handler/drain"
+	"spot-handler/handler/dryrun"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/provisioner/karpenter"
@@ -50,7 +51,7 @@ func (d *Daemon) request(ctx context.Context, l *Lost, need provisioner.Need) er
 		chosen := weigh(r, got, weighed)
 		for _, c := range made {
 			var claim karpenter.Claim
-			if c.resource == "nodeclaims" && json.Unmarshal(c.object, &claim) == nil {
+			if c.Resource == "nodeclaims" && json.Unmarshal(c.Object, &claim) == nil {
 				describe(r, claim)
 				l.Becomes = becomes(claim, l.Node, chosen.Inherited)
 			}
@@ -146,11 +147,11 @@ func becomes(c karpenter.Claim, lost *corev1.Node, inherited map[string]string) 
 }
 
 // describePlaceholders sums up what placeholder pods ask for.
-func describePlaceholders(r *Replacement, made []created) {
+func describePlaceholders(r *Replacement, made []dryrun.Created) {
 	sum, pods := corev1.ResourceList{}, 0
 	for _, c := range made {
 		pod := &corev1.Pod{}
-		if c.resource == "pods" && json.Unmarshal(c.object, pod) == nil {
+		if c.Resource == "pods" && json.Unmarshal(c.Object, pod) == nil {
 			room.Add(sum, room.Requests(pod))
 			pods++
 		}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -20,10 +19,10 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
 	"spot-handler/drain"
+	"spot-handler/handler/dryrun"
 )
 
 // atOnce is how many requests are under way at a time.
@@ -42,14 +41,8 @@ type Requests struct {
 	DryRun bool
 
 	mu      sync.Mutex
-	made    []created // since the last take
+	made    []dryrun.Created // since the last take
 	answers Answers
-}
-
-// created is an object that would be created, as JSON.
-type created struct {
-	resource string // such as nodeclaims
-	object   []byte
 }
 
 // Answers are what the API server said.
@@ -77,51 +70,54 @@ type Refusal struct {
 // change the cluster by mistake.
 // https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run
 func (q *Requests) Over(next http.RoundTripper) http.RoundTripper {
+	if !q.DryRun {
+		return dryrun.Transport(next, q.create)
+	}
 	return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
-		resource := path.Base(r.URL.Path)
-		creates := r.Method == http.MethodPost && resource != "eviction"
-		switch {
-		case r.Method == http.MethodGet || r.Method == http.MethodHead:
+		if dryrun.Reads(r) {
 			return next.RoundTrip(r)
-		case !creates && !q.DryRun:
-			return nil, fmt.Errorf("%s %s: this command changes nothing", r.Method, r.URL.Path)
 		}
-		var body []byte
-		if r = r.Clone(r.Context()); r.Body != nil {
-			var err error
-			if body, err = io.ReadAll(r.Body); err != nil {
-				return nil, err
-			}
-			r.Body = io.NopCloser(bytes.NewReader(body))
+		r = r.Clone(r.Context())
+		query := r.URL.Query()
+		query.Set("dryRun", "All")
+		r.URL.RawQuery = query.Encode()
+		if !dryrun.Creates(r) {
+			return next.RoundTrip(r)
 		}
-		answer := &http.Response{
-			StatusCode: http.StatusCreated, Header: http.Header{"Content-Type": {runtime.ContentTypeJSON}}, Body: io.NopCloser(bytes.NewReader(body)), Request: r,
-		}
-		if q.DryRun {
-			query := r.URL.Query()
-			query.Set("dryRun", "All")
-			r.URL.RawQuery = query.Encode()
-			var err error
-			if answer, err = next.RoundTrip(r); err != nil || !creates {
-				return answer, err
-			}
-			if err := q.noteCreation(resource, body, answer); err != nil {
-				return nil, err
-			}
-		}
-		if answer.StatusCode < http.StatusBadRequest {
-			q.mu.Lock()
-			defer q.mu.Unlock()
-			q.made = append(q.made, created{resource, body})
-		}
-		return answer, nil
+		return q.tryToCreate(next, r)
 	})
 }
 
+// tryToCreate sends a request that creates an object, as a dry run, and notes the answer.
+func (q *Requests) tryToCreate(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+	c, err := dryrun.CreatedBy(r)
+	if err != nil {
+		return nil, err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(c.Object))
+	answer, err := next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := q.noteCreation(c, answer); err != nil {
+		return nil, err
+	}
+	if answer.StatusCode < http.StatusBadRequest {
+		q.create(c)
+	}
+	return answer, nil
+}
+
+func (q *Requests) create(c dryrun.Created) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.made = append(q.made, c)
+}
+
 // noteCreation notes what the API server said about an object of a replacement.
-func (q *Requests) noteCreation(resource string, object []byte, answer *http.Response) error {
+func (q *Requests) noteCreation(c dryrun.Created, answer *http.Response) error {
 	var o struct{ Metadata metav1.ObjectMeta }
-	_ = json.Unmarshal(object, &o) // we have made it
+	_ = json.Unmarshal(c.Object, &o) // we have made it
 	var refusal error
 	if answer.StatusCode >= http.StatusBadRequest {
 		text, err := io.ReadAll(answer.Body)
@@ -135,11 +131,11 @@ func (q *Requests) noteCreation(resource string, object []byte, answer *http.Res
 		}
 		refusal = status
 	}
-	return q.note("request", resource+"/"+o.Metadata.Name, refusal)
+	return q.note("request", c.Resource+"/"+o.Metadata.Name, refusal)
 }
 
 // take returns what was created since the last time.
-func (q *Requests) take() []created {
+func (q *Requests) take() []dryrun.Created {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	made := q.made

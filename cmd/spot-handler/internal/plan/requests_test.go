@@ -45,7 +45,7 @@ func TestTransports(t *testing.T) {
 		if err := errors.Join(ask(q, http.MethodGet, "/x"), ask(q, http.MethodPost, "/pods")); err != nil {
 			t.Error(err)
 		}
-		if made := q.take(); len(made) != 1 || made[0].resource != "pods" {
+		if made := q.take(); len(made) != 1 || made[0].Resource != "pods" {
 			t.Errorf("%v", made)
 		}
 	}
