@@ -34,10 +34,8 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 	}
 	k.begun = true
 	rules, _ := v.opts.Rules(v.node, false)
-	in := drain.Interruption{Taint: marks.Taint(v.rec), Since: v.rec.Since(), Deadline: rules.DrainBy(v.rec, time.Now()), Capacity: drain.PendingCapacity}
-	if k.replacement != nil {
-		in.Capacity = capacity(k, nil) // mostly it stays, so one plan does
-	}
+	in := drain.Interruption{Taint: marks.Taint(v.rec), Since: v.rec.Since(), Deadline: rules.DrainBy(v.rec, time.Now())}
+	in.Capacity = provisioner.CapacityOf(k.replacement) // mostly it stays, so one plan does
 	end := v.rec.DrainEnd()
 	v.lookAgain(end)
 	view, ok := v.opts.Drainer.Look(ctx, v.node.Name, in)
@@ -61,7 +59,10 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 			return true, err
 		}
 	}
-	in.Capacity = capacity(k, requestErr)
+	in.Capacity = provisioner.CapacityOf(k.replacement)
+	if requestErr != nil { // it is made again, and so is worth waiting for as long as pods can wait
+		in.Capacity = drain.PendingCapacity
+	}
 	if next.Phase == interruption.Noticed && len(view.Moving) > 0 { // before the first eviction, so the next process knows how many pods there were
 		next.Phase = interruption.Draining
 		if in.Capacity == drain.PendingCapacity || in.Deadline.IsZero() {
@@ -190,18 +191,6 @@ func replacementMoved(recorded, now *interruption.Replacement) bool {
 		return false
 	}
 	return recorded == nil || recorded.Backend != now.Backend || recorded.Name != now.Name || now.State != provisioner.StateLaunched
-}
-
-// capacity is what a drain may wait for. A request that could not be made yet is made again, so
-// it too is worth waiting for, as long as pods can wait.
-func capacity(k *known, requestErr error) drain.Capacity {
-	switch {
-	case requestErr != nil, k.replacement != nil && provisioner.Pending(k.replacement.State):
-		return drain.PendingCapacity
-	case k.replacement != nil && k.replacement.State == provisioner.StateReady:
-		return drain.ReadyCapacity
-	}
-	return drain.NoCapacity
 }
 
 // podsOf are those that the record counts; none before the drain has begun.

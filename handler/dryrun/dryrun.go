@@ -144,9 +144,7 @@ func (a *Accepter) plan(ctx context.Context, node *corev1.Node, rec interruption
 	}
 	a.line(node, rec).Str("backend", replacement.Backend).Str("replacement", replacement.Name).
 		Str("pool", replacement.Pool).Str("reason", replacement.Reason).Msg("dry run: would request replacement")
-	if !provisioner.Pending(replacement.State) {
-		situation.Capacity = drain.NoCapacity
-	}
+	situation.Capacity = provisioner.CapacityOf(&replacement)
 	for _, decision := range drain.Plan(time.Now(), situation) {
 		a.pod(node, rec, decision)
 	}

@@ -234,23 +234,25 @@ func TestDryRunForgetsNodesInTime(t *testing.T) {
 func TestDryRunOfReplacement(t *testing.T) {
 	named := &interruption.Replacement{Backend: provisioner.ASG, Name: "workers", Pool: "workers", State: provisioner.StateLaunched}
 	refused := interruption.Replacement{Backend: provisioner.ASG, State: provisioner.StateUnsupported, Reason: "the instance is in no Auto Scaling group"}
+	room := interruption.Replacement{Backend: provisioner.Spare, State: provisioner.StateReady, Reason: "the pods fit on nodes that are there"}
 	for name, tt := range map[string]struct {
 		recorded *interruption.Replacement
-		backend  string
-		reason   string
+		answer   interruption.Replacement
+		want     interruption.Replacement
 		requests int
-		waits    bool // the pods wait for the replacement
+		pod      string
 	}{
-		"named":                 {recorded: named, backend: "asg", waits: true},
-		"looked for":            {recorded: &interruption.Replacement{Backend: provisioner.ASG, State: provisioner.StateRequested}, backend: "asg", reason: refused.Reason, requests: 1},
-		"nothing requested yet": {backend: "asg", reason: refused.Reason, requests: 1},
+		"named":                 {recorded: named, want: *named, pod: "waits for the replacement"},
+		"looked for":            {recorded: &interruption.Replacement{Backend: provisioner.ASG, State: provisioner.StateRequested}, answer: refused, want: refused, requests: 1, pod: "nothing to wait for"},
+		"nothing requested yet": {answer: refused, want: refused, requests: 1, pod: "nothing to wait for"},
+		"room elsewhere":        {answer: room, want: room, requests: 1, pod: "replacement is ready"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			requests := 0
 			d := newDry(t, func(o *setup) {
 				o.Request = func(context.Context, *corev1.Node, interruption.Record, provisioner.Need) (interruption.Replacement, error) {
 					requests++
-					return refused, nil
+					return tt.answer, nil
 				}
 			})
 			notice := interruption.Notice{Kind: interruption.SpotInterruption, EventID: "event-1", InstanceID: "i-a", Action: interruption.ActionTerminate, Deadline: time.Now().Add(2 * time.Minute)}
@@ -258,11 +260,11 @@ func TestDryRunOfReplacement(t *testing.T) {
 			recommended.Replacement = tt.recorded
 			d.seen.Add("node-a", recommended)
 			_, _, lines := d.story(t, notice)
-			if got := lines[tellsRequest]; got["backend"] != tt.backend || got["reason"] != tt.reason || requests != tt.requests {
+			if got := lines[tellsRequest]; got["backend"] != tt.want.Backend || got["reason"] != tt.want.Reason || got["replacement"] != tt.want.Name || requests != tt.requests {
 				t.Errorf("after %d requests, want %d: %v", requests, tt.requests, got)
 			}
-			if reason := lines[tellsPod]["reason"]; (reason != "nothing to wait for") != tt.waits {
-				t.Errorf("the pod: %v, want it to wait: %t", lines[tellsPod], tt.waits)
+			if reason := lines[tellsPod]["reason"]; reason != tt.pod {
+				t.Errorf("the pod: %v, want: %s", reason, tt.pod)
 			}
 		})
 	}

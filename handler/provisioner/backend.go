@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 )
 
@@ -55,6 +56,18 @@ func States() []string {
 
 // Pending reports whether a replacement in the state is still coming, and worth waiting for.
 func Pending(state string) bool { return state == StateRequested || state == StateLaunched }
+
+// CapacityOf is what pods can wait for if r is their node's replacement. If r is nil none was asked for
+// yet, and one may come.
+func CapacityOf(r *interruption.Replacement) drain.Capacity {
+	switch {
+	case r == nil, Pending(r.State):
+		return drain.PendingCapacity
+	case r.State == StateReady:
+		return drain.ReadyCapacity
+	}
+	return drain.NoCapacity
+}
 
 // What Options.Choice can be. All but Auto and None are names of backends, which
 // [interruption.Replacement] has too.

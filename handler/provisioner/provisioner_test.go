@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 )
 
@@ -289,5 +290,21 @@ func TestNoReplacementWhereThereIsRoom(t *testing.T) {
 	room.err, rec.Replacement = nil, nil
 	if r := ask(1); r.State != StateUnsupported {
 		t.Errorf("%+v, want what --provisioner=none says", r)
+	}
+}
+
+// What pods can wait for follows from the replacement alone.
+func TestCapacity(t *testing.T) {
+	want := map[string]drain.Capacity{
+		StateRequested: drain.PendingCapacity, StateLaunched: drain.PendingCapacity, StateReady: drain.ReadyCapacity,
+		StateFailed: drain.NoCapacity, StateUnsupported: drain.NoCapacity,
+	}
+	for _, state := range States() {
+		if got := CapacityOf(&interruption.Replacement{State: state}); got != want[state] {
+			t.Errorf("%s: %v, want %v", state, got, want[state])
+		}
+	}
+	if got := CapacityOf(nil); got != drain.PendingCapacity {
+		t.Errorf("not asked for yet: %v", got)
 	}
 }

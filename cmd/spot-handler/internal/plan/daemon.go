@@ -175,12 +175,12 @@ func (in *Input) loseInterrupted() {
 		if !has || err != nil || rec.Phase == interruption.Waiting || rec.Phase.Over() || slices.ContainsFunc(in.Lost, func(l Lost) bool { return l.Node.Name == n.Name }) {
 			continue
 		}
-		l := Lost{Node: n, Kind: rec.Kind, Underway: true, Noticed: rec.Since(), Deadline: rec.Deadline, Capacity: drain.NoCapacity}
-		switch r := rec.Replacement; {
-		case r != nil && r.State == provisioner.StateReady:
-			l.Capacity = drain.ReadyCapacity
-		case r == nil, r.State == provisioner.StateRequested, r.State == provisioner.StateLaunched:
-			l.Capacity, l.Becomes = drain.PendingCapacity, alike(n, "")
+		l := Lost{
+			Node: n, Kind: rec.Kind, Underway: true, Noticed: rec.Since(), Deadline: rec.Deadline,
+			Capacity: provisioner.CapacityOf(rec.Replacement),
+		}
+		if l.Capacity == drain.PendingCapacity {
+			l.Becomes = alike(n, "")
 		}
 		in.Lost = append(in.Lost, l)
 	}

@@ -35,12 +35,7 @@ func (d *Daemon) request(ctx context.Context, l *Lost, need provisioner.Need) er
 	}
 	r := &Replacement{Backend: got.Backend, State: got.State, Name: got.Name, Pool: got.Pool, Why: got.Reason}
 	l.Replacement = r
-	switch got.State {
-	case provisioner.StateRequested, provisioner.StateLaunched:
-		l.Capacity = drain.PendingCapacity
-	case provisioner.StateReady:
-		l.Capacity = drain.ReadyCapacity
-	default:
+	if l.Capacity = provisioner.CapacityOf(&got); l.Capacity == drain.NoCapacity {
 		for _, pod := range need.Moving {
 			r.NoPlace = append(r.NoPlace, pod.Namespace+"/"+pod.Name+": there is no replacement")
 		}

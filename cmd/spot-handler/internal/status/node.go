@@ -12,6 +12,7 @@ import (
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
+	"spot-handler/handler/provisioner"
 )
 
 // InForce are the operator's settings that a drain follows.
@@ -25,7 +26,12 @@ type InForce struct {
 // interruption is what the drain of a record is planned with.
 func (in InForce) interruption(rec interruption.Record, now time.Time) drain.Interruption {
 	rules := interruption.Rules{ScheduledLead: in.ScheduledLead}
-	return drain.Interruption{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rules.DrainBy(rec, now), Capacity: capacityOf(rec)}
+	return drain.Interruption{
+		Taint:    marks.Taint(rec),
+		Since:    rec.Since(),
+		Deadline: rules.DrainBy(rec, now),
+		Capacity: provisioner.CapacityOf(rec.Replacement),
+	}
 }
 
 // Node is all that is known of one node.

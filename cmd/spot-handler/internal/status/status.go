@@ -110,21 +110,10 @@ func StateOf(rec interruption.Record, pod *corev1.Pod, refusal string) (state St
 		return Surging, "its replacement pod"
 	case rec.Phase == interruption.Waiting:
 		return Waiting, "the turn or the time of its node"
-	case capacityOf(rec) == drain.PendingCapacity:
+	case provisioner.CapacityOf(rec.Replacement) == drain.PendingCapacity:
 		return Waiting, "the replacement"
 	}
 	return Waiting, "its turn, or its eviction deadline"
-}
-
-// capacityOf is how far the replacement of the node has come.
-func capacityOf(rec interruption.Record) drain.Capacity {
-	switch r := rec.Replacement; {
-	case r == nil && rec.Phase != interruption.Draining, r != nil && provisioner.Pending(r.State):
-		return drain.PendingCapacity
-	case r != nil && r.State == provisioner.StateReady:
-		return drain.ReadyCapacity
-	}
-	return drain.NoCapacity
 }
 
 // interrupted is all that is known of one interrupted node.
