@@ -124,38 +124,38 @@ const (
 	// evictions matter more.
 	conditionPlaces = 4
 	// conditionsWaiting is more Nodes than are interrupted at a time. One that finds no room is
-	// shown at its next visit.
+	// shown at its next reconciliation.
 	conditionsWaiting = 15_000
 	// conditionRetry is when to try again one that could not be written.
 	conditionRetry = 5 * time.Second
 )
 
 // show has the Node's condition brought in line with its record, if it is not. It does not block.
-func (v *visit) show(ctx context.Context) (done bool, err error) {
-	name := v.node.Name
-	if _, changed := conditionPatch(v.node, time.Now()); !changed {
-		v.written.Delete(name)
+func (r *reconciliation) show(ctx context.Context) (done bool, err error) {
+	name := r.node.Name
+	if _, changed := conditionPatch(r.node, time.Now()); !changed {
+		r.written.Delete(name)
 		return false, nil
 	}
-	v.written.LoadOrStore(name, "")
-	v.conditions.Do(ctx, fair.Task{Who: v.node.UID, Run: func() { v.writeCondition(ctx, name) }})
+	r.written.LoadOrStore(name, "")
+	r.conditions.Do(ctx, fair.Task{Who: r.node.UID, Run: func() { r.writeCondition(ctx, name) }})
 	return false, nil
 }
 
-// writeCondition brings a Node's condition in line with its record. If that fails, the next visit
-// tries again.
+// writeCondition brings a Node's condition in line with its record. If that fails, the next
+// reconciliation tries again.
 func (h *Handler) writeCondition(ctx context.Context, name string) {
-	// In this order: the Node that is read next is at least as new as that by which a visit has found it
-	// in line, which forgets what was written.
+	// In this order: the Node that is read next is at least as new as that by which a reconciliation has
+	// found it in line, which forgets what was written.
 	before, shown := h.written.Load(name)
 	node, ok := h.opts.Index.Get(name)
 	if !shown || !ok {
-		return // if it has changed again, its own visit shows it
+		return // if it has changed again, its own reconciliation shows it
 	}
 	data, changed := conditionPatch(node, time.Now())
 	written, _ := before.(string)
 	if !changed || nodes.Older(node.ResourceVersion, written) {
-		return // what we wrote has not come back yet; when it does, the Node is visited again
+		return // what we wrote has not come back yet; when it does, the Node is reconciled again
 	}
 	patched, err := h.opts.Nodes.Patch(ctx, name, types.StrategicMergePatchType, data, metav1.PatchOptions{}, "status")
 	switch {

@@ -29,23 +29,23 @@ func TestNoticesOfMarkedNodesAreTold(t *testing.T) {
 			events := &shownNews{}
 			began := time.Now()
 			h := &Handler{opts: Options{Events: events, Node: tt.own}, began: began}
-			visit := &visit{
+			r := &reconciliation{
 				Handler: h, node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}, known: &known{},
 				rec: interruption.NewRecord(interruption.Notice{
 					Kind: interruption.SpotInterruption, EventID: "first", Source: tt.source, Received: began.Add(-tt.age),
 				}),
 			}
 			for range 2 {
-				if done, err := visit.announce(t.Context()); done || err != nil {
-					t.Fatalf("done %v, %v: want the visit to go on", done, err)
+				if done, err := r.announce(t.Context()); done || err != nil {
+					t.Fatalf("done %v, %v: want the reconciliation to go on", done, err)
 				}
 			}
 			if len(events.shown) != tt.told {
 				t.Errorf("told %q, want %d", events.shown, tt.told)
 			}
 			// The next notice is news, however late it comes.
-			visit.rec.Event = "second"
-			_, _ = visit.announce(t.Context())
+			r.rec.Event = "second"
+			_, _ = r.announce(t.Context())
 			if again := tt.source == interruption.IMDS && tt.own == ""; (len(events.shown) == tt.told+1) != again {
 				t.Errorf("told %q of two notices, want the second told: %v", events.shown, again)
 			}

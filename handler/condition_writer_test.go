@@ -92,11 +92,11 @@ func TestConditionIsWritten(t *testing.T) {
 				var log bytes.Buffer
 				h := New(Options{Nodes: cluster, Index: index, Registerer: prometheus.NewRegistry(), Logger: zerolog.New(&log).Level(zerolog.WarnLevel)})
 				defer h.queue.ShutDown()
-				v := &visit{Handler: h, node: cluster.node, rec: rec, known: h.memory.of("node-a")}
-				h.writeCondition(t.Context(), "node-a") // begun late, when a visit has found it in line
+				r := &reconciliation{Handler: h, node: cluster.node, rec: rec, known: h.memory.of("node-a")}
+				h.writeCondition(t.Context(), "node-a") // begun late, when a reconciliation has found it in line
 				for i := range 4 {
 					began := time.Now()
-					if done, err := v.show(t.Context()); done || err != nil {
+					if done, err := r.show(t.Context()); done || err != nil {
 						t.Errorf("done %v, %v", done, err)
 					}
 					if took := time.Since(began); took > 0 {

@@ -18,44 +18,44 @@ import (
 // drain requests the replacement, moves the pods that may move now, and ends the interruption
 // when none is left or time is up. With CordonOnly it does nothing, and the record stays as it
 // is.
-func (v *visit) drain(ctx context.Context) (done bool, err error) {
-	k := v.known
-	if v.opts.CordonOnly {
+func (r *reconciliation) drain(ctx context.Context) (done bool, err error) {
+	k := r.known
+	if r.opts.CordonOnly {
 		return true, nil
 	}
 	if k.off { // cancelled, and interrupted again before that was done
-		v.opts.Drainer.Forget(v.node.Name)
+		r.opts.Drainer.Forget(r.node.Name)
 		k.off, k.final = false, nil
 	}
-	if k.final != nil && k.final.Kind == v.rec.Kind && k.final.Rehearsed() == v.rec.Rehearsed() { // ended and counted, but that could not be written
-		rec := v.rec
+	if k.final != nil && k.final.Kind == r.rec.Kind && k.final.Rehearsed() == r.rec.Rehearsed() { // ended and counted, but that could not be written
+		rec := r.rec
 		rec.Phase, rec.Pods, rec.Ended, rec.Replacement = k.final.Phase, k.final.Pods, k.final.Ended, k.final.Replacement
-		return true, v.release(ctx, rec)
+		return true, r.release(ctx, rec)
 	}
 	k.begun = true
-	rules, _ := v.opts.Rules(v.node, false)
-	in := drain.Interruption{Taint: marks.Taint(v.rec), Since: v.rec.Since(), Deadline: rules.DrainBy(v.rec, time.Now())}
+	rules, _ := r.opts.Rules(r.node, false)
+	in := drain.Interruption{Taint: marks.Taint(r.rec), Since: r.rec.Since(), Deadline: rules.DrainBy(r.rec, time.Now())}
 	in.Capacity = provisioner.CapacityOf(k.replacement) // mostly it stays, so one plan does
-	end := v.rec.DrainEnd()
-	v.lookAgain(end)
-	view, ok := v.opts.Drainer.Look(ctx, v.node.Name, in)
+	end := r.rec.DrainEnd()
+	r.lookAgain(end)
+	view, ok := r.opts.Drainer.Look(ctx, r.node.Name, in)
 	switch {
 	case !ok: // the drainer wakes us when it knows the pods
 		return true, nil
 	case end.IsZero() || time.Now().Before(end):
 	case len(view.Moving) == 0: // only their volumes are still attached
-		return true, v.end(ctx, in, v.rec, interruption.Drained)
+		return true, r.end(ctx, in, r.rec, interruption.Drained)
 	default:
-		return true, v.end(ctx, in, v.rec, interruption.DeadlineReached)
+		return true, r.end(ctx, in, r.rec, interruption.DeadlineReached)
 	}
 
-	v.notifyPods(ctx, in.Deadline, view.Plan)
-	next := v.rec
-	requestErr := v.replace(ctx, &next, view)
-	v.notifyPods(ctx, in.Deadline, view.Plan) // of a replacement that is Ready now
-	if was := v.rec.Replacement; was != nil && next.Replacement != nil && was.Tried != next.Replacement.Tried {
+	r.notifyPods(ctx, in.Deadline, view.Plan)
+	next := r.rec
+	requestErr := r.replace(ctx, &next, view)
+	r.notifyPods(ctx, in.Deadline, view.Plan) // of a replacement that is Ready now
+	if was := r.rec.Replacement; was != nil && next.Replacement != nil && was.Tried != next.Replacement.Tried {
 		// No pool is tried twice, whoever carries on from here.
-		if err := v.progress(ctx, next); err != nil {
+		if err := r.progress(ctx, next); err != nil {
 			return true, err
 		}
 	}
@@ -69,43 +69,43 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 			next.Phase = interruption.Replacing
 		}
 		next.Pods = &interruption.Pods{Total: len(view.Moving)}
-		if err := v.advance(ctx, next); err != nil {
+		if err := r.advance(ctx, next); err != nil {
 			return true, err
 		}
 	}
 
-	status, ok := v.opts.Drainer.Drain(ctx, v.node.Name, in, view)
+	status, ok := r.opts.Drainer.Drain(ctx, r.node.Name, in, view)
 	k.noteProgress(status)
 	switch {
 	case !ok:
 		return true, requestErr
 	case status.Done:
-		return true, v.end(ctx, in, next, interruption.Drained)
+		return true, r.end(ctx, in, next, interruption.Drained)
 	case status.Begun && (next.Phase == interruption.Replacing || next.Pods == nil), status.Refusal != "" && podsOf(next).Refusal == "":
 		next.Phase = interruption.Draining
 		next.Pods = &interruption.Pods{Total: max(status.Total, podsOf(next).Total), Refusal: interruption.Clip(status.Refusal)}
-		if err := v.advance(ctx, next); err != nil {
+		if err := r.advance(ctx, next); err != nil {
 			return true, err
 		}
-	case next.Phase != interruption.Noticed && replacementMoved(v.rec.Replacement, next.Replacement):
+	case next.Phase != interruption.Noticed && replacementMoved(r.rec.Replacement, next.Replacement):
 		if next.Phase == interruption.Replacing && in.Capacity == drain.ReadyCapacity {
 			next.Phase = interruption.Draining // pods follow in a moment, which is not worth a write of its own
 		}
-		if err := v.advance(ctx, next); err != nil {
+		if err := r.advance(ctx, next); err != nil {
 			return true, err
 		}
 	}
-	v.lookAgain(status.Next)
+	r.lookAgain(status.Next)
 	return true, requestErr
 }
 
 // notifyPods notifies those that ask, and have not been notified yet.
-func (v *visit) notifyPods(ctx context.Context, deadline time.Time, plan []drain.Decision) {
-	in := workloads.Interruption{Node: v.node.Name, Record: v.rec, Deadline: deadline}
-	if r := v.known.replacementOf(v.rec); r != nil {
-		in.Replacement, in.Ready = r.State, r.State == provisioner.StateReady
+func (r *reconciliation) notifyPods(ctx context.Context, deadline time.Time, plan []drain.Decision) {
+	in := workloads.Interruption{Node: r.node.Name, Record: r.rec, Deadline: deadline}
+	if asked := r.known.replacementOf(r.rec); asked != nil {
+		in.Replacement, in.Ready = asked.State, asked.State == provisioner.StateReady
 	}
-	v.opts.Workloads.Notify(ctx, in, plan)
+	r.opts.Workloads.Notify(ctx, in, plan)
 }
 
 // noteProgress notes that pods have left, or are leaving: those have their grace periods.
@@ -125,50 +125,50 @@ func (k *known) noteProgress(status drain.Status) {
 const spareLook = time.Second
 
 // advance writes the record of a drain that has made progress, and logs that it begins.
-func (v *visit) advance(ctx context.Context, next interruption.Record) error {
-	before := v.rec.Phase
-	if err := v.progress(ctx, next); err != nil {
+func (r *reconciliation) advance(ctx context.Context, next interruption.Record) error {
+	before := r.rec.Phase
+	if err := r.progress(ctx, next); err != nil {
 		return err
 	}
-	if v.rec.Phase == interruption.Draining && before != interruption.Draining {
-		v.fields(v.opts.Logger.Info()).Int("pods", podsOf(v.rec).Total).Msg("draining")
+	if r.rec.Phase == interruption.Draining && before != interruption.Draining {
+		r.fields(r.opts.Logger.Info()).Int("pods", podsOf(r.rec).Total).Msg("draining")
 	}
 	return nil
 }
 
 // replace requests a replacement, or asks how far it has come, and announces what is new. If
 // there is nothing to move, it requests nothing.
-func (v *visit) replace(ctx context.Context, next *interruption.Record, view drain.View) error {
+func (r *reconciliation) replace(ctx context.Context, next *interruption.Record, view drain.View) error {
 	asked := *next
-	asked.Replacement = v.known.replacementOf(*next)
+	asked.Replacement = r.known.replacementOf(*next)
 	if len(view.Moving) == 0 && asked.Replacement == nil {
 		return nil
 	}
 	before := ptr.Deref(asked.Replacement, interruption.Replacement{})
-	got, err := v.opts.Provisioner.Request(ctx, v.node, asked, provisioner.Need{Moving: view.Moving, Surged: view.Surged, Daemons: view.Daemons})
+	got, err := r.opts.Provisioner.Request(ctx, r.node, asked, provisioner.Need{Moving: view.Moving, Surged: view.Surged, Daemons: view.Daemons})
 	if err != nil {
 		return fmt.Errorf("request replacement: %w", err)
 	}
 	got.Reason = interruption.Clip(got.Reason)
-	v.memory.change(func() { v.known.replacement = &got })
+	r.memory.change(func() { r.known.replacement = &got })
 	next.Replacement = &got
 	if got.Backend == provisioner.Spare && len(view.Moving) > 0 {
-		v.lookAgainIn(spareLook)
+		r.lookAgainIn(spareLook)
 	}
 	if got.State != before.State || got.Name != before.Name && got.State != provisioner.StateFailed {
-		v.reportReplacement(*next, got, got.Name != before.Name)
+		r.reportReplacement(*next, got, got.Name != before.Name)
 	}
 	return nil
 }
 
-func (v *visit) reportReplacement(rec interruption.Record, got interruption.Replacement, another bool) {
-	log := v.fieldsOf(v.opts.Logger.Info(), rec).Str("backend", got.Backend).Str("replacement", got.Name).Str("pool", got.Pool)
+func (r *reconciliation) reportReplacement(rec interruption.Record, got interruption.Replacement, another bool) {
+	log := r.fieldsOf(r.opts.Logger.Info(), rec).Str("backend", got.Backend).Str("replacement", got.Name).Str("pool", got.Pool)
 	switch got.State {
 	case provisioner.StateFailed:
-		v.opts.Events.Notify(notify.Replaced(v.node, notify.ReasonReplacementFailed, got))
+		r.opts.Events.Notify(notify.Replaced(r.node, notify.ReasonReplacementFailed, got))
 		log.Str("reason", got.Reason).Msg("replacement failed")
 	case provisioner.StateUnsupported: // the provisioner logs it, once for all nodes with the same reason
-		v.opts.Events.Notify(notify.Replaced(v.node, notify.ReasonNoReplacement, got))
+		r.opts.Events.Notify(notify.Replaced(r.node, notify.ReasonNoReplacement, got))
 	case provisioner.StateReady:
 		if got.Backend == provisioner.Spare {
 			log.Str("reason", got.Reason).Msg("no replacement needed")
@@ -177,7 +177,7 @@ func (v *visit) reportReplacement(rec interruption.Record, got interruption.Repl
 		log.Msg("replacement ready")
 	default:
 		if another {
-			v.opts.Events.Notify(notify.Replaced(v.node, notify.ReasonReplacementRequested, got))
+			r.opts.Events.Notify(notify.Replaced(r.node, notify.ReasonReplacementRequested, got))
 			log.Msg("replacement requested")
 		}
 	}
@@ -207,15 +207,15 @@ const announcedBefore = 10 * time.Second
 // a process on the node itself. Such a process only marks its Node and notifies nobody, so that spot
 // nodes need no right to make Events, and no webhook's secret. One that drains its own node has
 // notified them when it accepted the notice.
-func (v *visit) announce(context.Context) (done bool, err error) {
-	announced := v.known.announced
-	v.known.announced = v.rec.Event
-	byNode := v.opts.Node == "" && v.rec.Source == interruption.IMDS
+func (r *reconciliation) announce(context.Context) (done bool, err error) {
+	announced := r.known.announced
+	r.known.announced = r.rec.Event
+	byNode := r.opts.Node == "" && r.rec.Source == interruption.IMDS
 	switch {
-	case !byNode && !v.rec.Rehearsed(), announced == v.rec.Event:
-	case announced == "" && v.rec.Received.Before(v.began.Add(-announcedBefore)):
+	case !byNode && !r.rec.Rehearsed(), announced == r.rec.Event:
+	case announced == "" && r.rec.Received.Before(r.began.Add(-announcedBefore)):
 	default:
-		v.opts.Events.Notify(notify.Noticed(v.node, v.rec))
+		r.opts.Events.Notify(notify.Noticed(r.node, r.rec))
 	}
 	return false, nil
 }

@@ -18,11 +18,11 @@ import (
 )
 
 // end closes the drain, counts its pods and gives the node up.
-func (v *visit) end(ctx context.Context, in drain.Interruption, rec interruption.Record, phase interruption.Phase) error {
+func (r *reconciliation) end(ctx context.Context, in drain.Interruption, rec interruption.Record, phase interruption.Phase) error {
 	now := time.Now()
-	pods := countPods(v.opts.Drainer.Finish(v.node.Name, in), rec)
+	pods := countPods(r.opts.Drainer.Finish(r.node.Name, in), rec)
 	rec.Phase, rec.Pods, rec.Ended = phase, &pods, now.UTC()
-	rec.Replacement = v.known.replacementOf(rec)
+	rec.Replacement = r.known.replacementOf(rec)
 
 	outcome, reason, message := resultCompleted, notify.ReasonDrained, "drained"
 	if phase == interruption.DeadlineReached {
@@ -32,46 +32,46 @@ func (v *visit) end(ctx context.Context, in drain.Interruption, rec interruption
 	if !rec.Deadline.IsZero() {
 		slack = rec.Deadline.Sub(now)
 	}
-	v.metrics.ended(rec, outcome, pods, now)
-	v.opts.Events.Notify(notify.Ended(v.node, reason, pods, slack))
-	log := v.fieldsOf(v.opts.Logger.Info(), rec).Int("graceful", pods.Graceful).Int("truncated", pods.Truncated).
+	r.metrics.ended(rec, outcome, pods, now)
+	r.opts.Events.Notify(notify.Ended(r.node, reason, pods, slack))
+	log := r.fieldsOf(r.opts.Logger.Info(), rec).Int("graceful", pods.Graceful).Int("truncated", pods.Truncated).
 		Int("forced", pods.Forced).Int("left", pods.Left).Float64("slack_seconds", slack.Seconds())
 	if pods.Refusal != "" {
 		log = log.Str("reason", pods.Refusal)
 	}
 	log.Msg(message)
-	v.known.final = &rec
-	return v.release(ctx, rec)
+	r.known.final = &rec
+	return r.release(ctx, rec)
 }
 
 // release has what made a node that is over terminate it, and writes its last record. The
 // release comes first: doing it twice is harmless, leaving it out is not. A node whose instance
 // comes back is kept; the provisioner is still notified once, to deal with the replacement.
-func (v *visit) release(ctx context.Context, rec interruption.Record) error {
-	written := v.rec.Phase == rec.Phase
+func (r *reconciliation) release(ctx context.Context, rec interruption.Record) error {
+	written := r.rec.Phase == rec.Phase
 	var releaseErr error
 	switch {
 	case rec.Rehearsed() && !rec.Release: // see restore
-		v.lookAgain(rec.Ended.Add(shownFor))
+		r.lookAgain(rec.Ended.Add(shownFor))
 	case rec.ComesBack() && written:
 	case rec.ComesBack():
-		if err := v.opts.Provisioner.Terminate(ctx, v.node, rec); err != nil {
+		if err := r.opts.Provisioner.Terminate(ctx, r.node, rec); err != nil {
 			return err
 		}
-	case v.opts.ReleaseNode:
-		if releaseErr = v.opts.Provisioner.Terminate(ctx, v.node, rec); releaseErr == nil {
+	case r.opts.ReleaseNode:
+		if releaseErr = r.opts.Provisioner.Terminate(ctx, r.node, rec); releaseErr == nil {
 			rec.Phase = interruption.Released
 		}
 	}
-	if v.rec.Phase == rec.Phase {
+	if r.rec.Phase == rec.Phase {
 		return releaseErr
 	}
-	if err := v.progress(ctx, rec); err != nil {
+	if err := r.progress(ctx, rec); err != nil {
 		return err
 	}
-	v.known.final = nil
+	r.known.final = nil
 	if rec.Phase == interruption.Released {
-		v.fields(v.opts.Logger.Info()).Msg("node released")
+		r.fields(r.opts.Logger.Info()).Msg("node released")
 	}
 	return releaseErr
 }
@@ -82,22 +82,22 @@ const shownFor = 5 * time.Second
 
 // restore puts the node of a rehearsal back into service when its drain has ended. Where nothing
 // is drained, that is when it would have had to end.
-func (v *visit) restore(ctx context.Context) (done bool, err error) {
-	if !v.rec.Rehearsed() || v.rec.Release {
+func (r *reconciliation) restore(ctx context.Context) (done bool, err error) {
+	if !r.rec.Rehearsed() || r.rec.Release {
 		return false, nil
 	}
-	at := v.rec.DrainEnd()
+	at := r.rec.DrainEnd()
 	switch {
-	case !v.rec.Ended.IsZero():
-		at = v.rec.Ended.Add(shownFor)
-	case !v.opts.CordonOnly, at.IsZero():
+	case !r.rec.Ended.IsZero():
+		at = r.rec.Ended.Add(shownFor)
+	case !r.opts.CordonOnly, at.IsZero():
 		return false, nil
 	}
 	if time.Now().Before(at) {
-		v.lookAgain(at)
-		return !v.rec.Ended.IsZero(), nil
+		r.lookAgain(at)
+		return !r.rec.Ended.IsZero(), nil
 	}
-	return true, v.undo(ctx, nil)
+	return true, r.undo(ctx, nil)
 }
 
 // countPods adds to a drain's result the pods that left before this process saw the node: its
@@ -110,98 +110,98 @@ func countPods(pods interruption.Pods, rec interruption.Record) interruption.Pod
 }
 
 // cancel undoes an interruption that somebody, or EC2 itself, has cancelled.
-func (v *visit) cancel(ctx context.Context) (done bool, err error) {
-	if !v.rec.Canceled && v.node.Annotations[interruption.CancelAnnotation] != "true" || v.rec.Phase == interruption.Released {
+func (r *reconciliation) cancel(ctx context.Context) (done bool, err error) {
+	if !r.rec.Canceled && r.node.Annotations[interruption.CancelAnnotation] != "true" || r.rec.Phase == interruption.Released {
 		return false, nil
 	}
-	return true, v.undo(ctx, nil)
+	return true, r.undo(ctx, nil)
 }
 
 // comeBack undoes the interruption of an instance that runs again. A scheduled event whose time
 // has not come yet still stands.
-func (v *visit) comeBack(ctx context.Context) (done bool, err error) {
-	if !returned(v.node, v.rec) {
+func (r *reconciliation) comeBack(ctx context.Context) (done bool, err error) {
+	if !returned(r.node, r.rec) {
 		return false, nil
 	}
-	rules, _ := v.rules()
-	rest, stands := rules.NotYet(v.rec, time.Now())
+	rules, _ := r.rules()
+	rest, stands := rules.NotYet(r.rec, time.Now())
 	if !stands {
-		return true, v.undo(ctx, nil)
+		return true, r.undo(ctx, nil)
 	}
-	return true, v.undo(ctx, &rest)
+	return true, r.undo(ctx, &rest)
 }
 
 // standDown undoes a node whose time has not come after all.
-func (v *visit) standDown(ctx context.Context) (done bool, err error) {
-	if v.rec.Phase != interruption.Waiting || len(v.rec.Ours) == 0 {
+func (r *reconciliation) standDown(ctx context.Context) (done bool, err error) {
+	if r.rec.Phase != interruption.Waiting || len(r.rec.Ours) == 0 {
 		return false, nil
 	}
-	return true, v.undo(ctx, &v.rec)
+	return true, r.undo(ctx, &r.rec)
 }
 
 // recordRemoved stops the drain of a Node that somebody has taken the record off. What we had
 // set on the Node stays: whoever takes the record away takes the Node over.
-func (v *visit) recordRemoved(ctx context.Context) (done bool, err error) {
-	if !v.removed {
+func (r *reconciliation) recordRemoved(ctx context.Context) (done bool, err error) {
+	if !r.removed {
 		return false, nil
 	}
-	if v.rec.Phase == "" || v.rec.Phase.Over() || waitsUnmarked(v.rec) {
-		v.forget(v.node.Name)
+	if r.rec.Phase == "" || r.rec.Phase.Over() || waitsUnmarked(r.rec) {
+		r.forget(r.node.Name)
 		return true, nil
 	}
-	return true, v.undo(ctx, nil)
+	return true, r.undo(ctx, nil)
 }
 
 // undo ends an interruption as if it had never been: evictions stop, surged pods go back to
 // their ReplicaSets, then everything that we set on the Node goes, and the record with it. If
 // rest is not nil it takes the record's place, and waits for its time. The Node is written
 // last, so if the process is killed in between, the next process carries on.
-func (v *visit) undo(ctx context.Context, rest *interruption.Record) error {
-	v.known.off = true
-	result, done, err := v.opts.Drainer.Cancel(ctx, v.node.Name)
+func (r *reconciliation) undo(ctx context.Context, rest *interruption.Record) error {
+	r.known.off = true
+	result, done, err := r.opts.Drainer.Cancel(ctx, r.node.Name)
 	if err != nil {
 		return fmt.Errorf("cancel drain: %w", err)
 	}
 	if !done {
-		v.lookAgainIn(time.Second) // the drainer wakes us earlier
+		r.lookAgainIn(time.Second) // the drainer wakes us earlier
 		return nil
 	}
-	was, before := v.rec, v.node
-	underWay := !was.Phase.Over() && was.Ended.IsZero() && v.known.final == nil && !waitsUnmarked(was)
+	was, before := r.rec, r.node
+	underWay := !was.Phase.Over() && was.Ended.IsZero() && r.known.final == nil && !waitsUnmarked(was)
 	if rest != nil {
 		waits := rest.Undone()
 		waits.Ours = nil
 		rest = &waits
 	}
-	if !v.removed {
-		if err := v.write(ctx, marks.Undo(v.node, was, rest, time.Now())); err != nil {
+	if !r.removed {
+		if err := r.write(ctx, marks.Undo(r.node, was, rest, time.Now())); err != nil {
 			return fmt.Errorf("unmark node: %w", err)
 		}
 	}
-	v.opts.Workloads.Canceled(ctx, workloads.Interruption{Node: before.Name, Record: was}, result.Staying)
+	r.opts.Workloads.Canceled(ctx, workloads.Interruption{Node: before.Name, Record: was}, result.Staying)
 	if underWay {
-		v.metrics.ended(was, resultCanceled, result.Pods, time.Now())
+		r.metrics.ended(was, resultCanceled, result.Pods, time.Now())
 	}
-	v.reportUndone(before, was, rest, result)
-	v.forget(v.node.Name)
-	if !v.removed { // else the record would be seen again, and its end counted twice
-		rests := known{resourceVersion: v.node.ResourceVersion}
+	r.reportUndone(before, was, rest, result)
+	r.forget(r.node.Name)
+	if !r.removed { // else the record would be seen again, and its end counted twice
+		rests := known{resourceVersion: r.node.ResourceVersion}
 		if rest != nil {
-			rests.rec, rests.first = *rest, v.known.first
+			rests.rec, rests.first = *rest, r.known.first
 		}
-		now := v.memory.of(v.node.Name)
-		v.memory.change(func() { *now = rests })
+		now := r.memory.of(r.node.Name)
+		r.memory.change(func() { *now = rests })
 	}
 	return nil // the watch brings the Node's change back, and then the rest is forgotten
 }
 
 // reportUndone says why a node is as it was before, and what still stands.
-func (v *visit) reportUndone(node *corev1.Node, was interruption.Record, rest *interruption.Record, result drain.Result) {
+func (r *reconciliation) reportUndone(node *corev1.Node, was interruption.Record, rest *interruption.Record, result drain.Result) {
 	stands := ptr.Deref(rest, was)
 	text, news := "interruption cancelled, node as it was", notify.Canceled
 	switch {
-	case v.removed:
-		v.fieldsOf(v.opts.Logger.Warn(), was).Msg("record removed by somebody else, drain stopped")
+	case r.removed:
+		r.fieldsOf(r.opts.Logger.Warn(), was).Msg("record removed by somebody else, drain stopped")
 		return
 	case was.Rehearsed() && was.Phase.Over():
 		text, news = "rehearsal over, node back in service", notify.Returned
@@ -211,8 +211,8 @@ func (v *visit) reportUndone(node *corev1.Node, was interruption.Record, rest *i
 	if rest != nil {
 		text += ", next drain waits"
 	}
-	v.fieldsOf(v.opts.Logger.Info(), stands).Int("pods", result.Total).Msg(text)
-	v.opts.Events.Notify(news(node, was))
+	r.fieldsOf(r.opts.Logger.Info(), stands).Int("pods", result.Total).Msg(text)
+	r.opts.Events.Notify(news(node, was))
 }
 
 // waitsUnmarked reports whether there is nothing but the record: the node is not cordoned.

@@ -69,10 +69,10 @@ func TestLongTextsOfOthers(t *testing.T) {
 			return result
 		}
 		accept(t, h, notice(interruption.SpotInterruption))
-		steps(t, f, h)
+		untilStable(t, f, h)
 		wantPhase(t, f, interruption.Draining)
 		s.left = 0
-		steps(t, f, h)
+		untilStable(t, f, h)
 		wantPhase(t, f, interruption.Released)
 	})
 }

@@ -26,7 +26,7 @@ type known struct {
 	off             bool                      // its drain was cancelled, or is about to be
 	begun           bool                      // this process has looked after its drain
 	first           time.Time                 // when its reconciliation was first due
-	retry           time.Time                 // when to request a replacement again after a refusal, see [visit.pass]
+	retry           time.Time                 // when to request a replacement again after a refusal, see [reconciliation.pass]
 	left            int                       // pods that have left since this process looks after its drain
 	moved           time.Time                 // when the last one left, or has to have left
 

@@ -39,135 +39,135 @@ const (
 )
 
 // rebalance moves on a node that is only recommended for rebalance.
-func (v *visit) rebalance(ctx context.Context) (done bool, err error) {
-	if v.rec.Kind != interruption.RebalanceRecommendation {
+func (r *reconciliation) rebalance(ctx context.Context) (done bool, err error) {
+	if r.rec.Kind != interruption.RebalanceRecommendation {
 		return false, nil
 	}
-	lapse := v.lapseAt()
+	lapse := r.lapseAt()
 	switch {
 	case !lapse.IsZero() && !time.Now().Before(lapse):
-		why := "EC2 has left the instance alone, and no pod has left for " + v.opts.RebalanceTTL.String()
-		if v.rec.Phase == interruption.Waiting {
+		why := "EC2 has left the instance alone, and no pod has left for " + r.opts.RebalanceTTL.String()
+		if r.rec.Phase == interruption.Waiting {
 			why = "EC2 has left the instance alone, and nothing was replaced"
 		}
-		return true, v.dropRecommendation(ctx, why)
-	case v.rec.Phase.Over():
-		v.opts.Turns.Leave(v.node.Name)
-		v.lookAgain(lapse)
-		return v.finish(ctx)
-	case v.due(): // so near that the recommendation no longer matters
-		v.opts.Turns.Leave(v.node.Name)
-		if v.rec.Phase == interruption.Waiting {
-			return true, v.begin(ctx, v.rec)
+		return true, r.dropRecommendation(ctx, why)
+	case r.rec.Phase.Over():
+		r.opts.Turns.Leave(r.node.Name)
+		r.lookAgain(lapse)
+		return r.finish(ctx)
+	case r.due(): // so near that the recommendation no longer matters
+		r.opts.Turns.Leave(r.node.Name)
+		if r.rec.Phase == interruption.Waiting {
+			return true, r.begin(ctx, r.rec)
 		}
-		return v.drain(ctx)
-	case v.rec.Phase != interruption.Waiting && v.rec.TurnTaken():
-		v.keepPlace()
-		done, err = v.drain(ctx)
-		v.lookAround()
+		return r.drain(ctx)
+	case r.rec.Phase != interruption.Waiting && r.rec.TurnTaken():
+		r.keepPlace()
+		done, err = r.drain(ctx)
+		r.lookAround()
 		return done, err
 	}
 
-	rules, err := v.rules()
+	rules, err := r.rules()
 	if err != nil {
-		v.opts.Logger.Debug().Err(err).Str("node", v.node.Name).Msg("read rebalance policy")
-		v.lookAgainIn(policyRetry)
+		r.opts.Logger.Debug().Err(err).Str("node", r.node.Name).Msg("read rebalance policy")
+		r.lookAgainIn(policyRetry)
 		return true, nil
 	}
 	switch rules.Rebalance {
 	case interruption.RebalanceIgnore:
-		return true, v.dropRecommendation(ctx, "the policy is to ignore it")
+		return true, r.dropRecommendation(ctx, "the policy is to ignore it")
 	case interruption.RebalanceCordon:
-		v.opts.Turns.Leave(v.node.Name)
-		if v.rec.Phase == interruption.Waiting {
-			return true, v.mark(ctx, v.rec)
+		r.opts.Turns.Leave(r.node.Name)
+		if r.rec.Phase == interruption.Waiting {
+			return true, r.mark(ctx, r.rec)
 		}
-		v.lookAround()
+		r.lookAround()
 		return true, nil
 	}
-	return v.standInLine(ctx)
+	return r.standInLine(ctx)
 }
 
 // standInLine has a node replaced when its turn comes.
-func (v *visit) standInLine(ctx context.Context) (done bool, err error) {
-	v.lookAround()
-	standing := v.rec
-	if retry := v.known.retry; !retry.IsZero() {
+func (r *reconciliation) standInLine(ctx context.Context) (done bool, err error) {
+	r.lookAround()
+	standing := r.rec
+	if retry := r.known.retry; !retry.IsZero() {
 		if time.Now().Before(retry) {
-			v.lookAgain(retry)
+			r.lookAgain(retry)
 			return true, nil
 		}
 		standing.Received = retry // those that have not had their turn yet come first
 	}
 	switch {
-	case !v.opts.Turns.Turn(v.node, standing):
+	case !r.opts.Turns.Turn(r.node, standing):
 		return true, nil
-	case v.rec.Phase != interruption.Waiting, v.opts.CordonOnly:
-		return true, v.begin(ctx, v.rec)
+	case r.rec.Phase != interruption.Waiting, r.opts.CordonOnly:
+		return true, r.begin(ctx, r.rec)
 	}
-	return true, v.secure(ctx)
+	return true, r.secure(ctx)
 }
 
 // keepPlace keeps the place in line of a node under way while its drain makes progress.
-func (v *visit) keepPlace() {
-	until := v.quietSince().Add(v.opts.RebalanceTTL / placeShare)
+func (r *reconciliation) keepPlace() {
+	until := r.quietSince().Add(r.opts.RebalanceTTL / placeShare)
 	switch {
-	case v.opts.RebalanceTTL == 0:
-		v.opts.Turns.Stand(v.node, v.rec)
+	case r.opts.RebalanceTTL == 0:
+		r.opts.Turns.Stand(r.node, r.rec)
 	case time.Now().Before(until):
-		v.opts.Turns.Stand(v.node, v.rec)
-		v.lookAgain(until)
+		r.opts.Turns.Stand(r.node, r.rec)
+		r.lookAgain(until)
 	default:
-		v.opts.Turns.Leave(v.node.Name)
+		r.opts.Turns.Leave(r.node.Name)
 	}
 }
 
-// lookAround makes sure that a recommended node is visited again when its recommendation
+// lookAround makes sure that a recommended node is reconciled again when its recommendation
 // lapses, when a scheduled event is due, and now and then.
-func (v *visit) lookAround() {
-	rules, _ := v.opts.Rules(v.node, false)
-	v.lookAgain(v.lapseAt())
-	v.lookAgain(rules.Start(v.rec))
-	v.lookAgainIn(rebalanceLook)
+func (r *reconciliation) lookAround() {
+	rules, _ := r.opts.Rules(r.node, false)
+	r.lookAgain(r.lapseAt())
+	r.lookAgain(rules.Start(r.rec))
+	r.lookAgainIn(rebalanceLook)
 }
 
 // dropRecommendation takes the recommendation off a node, and undoes what it had set there. A
 // scheduled event of the same instance still stands, and waits for its time again.
-func (v *visit) dropRecommendation(ctx context.Context, why string) error {
-	rest, stands := v.rec.DropRecommendation(time.Now())
-	if !v.known.off { // else it was logged when that began
-		v.fields(v.opts.Logger.Info()).Str("reason", why).Msg("rebalance recommendation dropped")
+func (r *reconciliation) dropRecommendation(ctx context.Context, why string) error {
+	rest, stands := r.rec.DropRecommendation(time.Now())
+	if !r.known.off { // else it was logged when that began
+		r.fields(r.opts.Logger.Info()).Str("reason", why).Msg("rebalance recommendation dropped")
 	}
-	v.opts.Turns.Leave(v.node.Name)
+	r.opts.Turns.Leave(r.node.Name)
 	if !stands {
-		v.rec = rest
-		return v.undo(ctx, nil)
+		r.rec = rest
+		return r.undo(ctx, nil)
 	}
 	rest.Phase = interruption.Waiting
-	return v.undo(ctx, &rest)
+	return r.undo(ctx, &rest)
 }
 
 // lapseAt is when to undo what a recommendation has set on a node; zero means never. A drain
 // that has ended with a replacement is not undone: its pods have moved. Nor is that of an
 // instance that has left its group, as there is no way back for it.
-func (v *visit) lapseAt() time.Time {
-	r := v.known.replacementOf(v.rec)
-	pending, ready := r != nil && provisioner.Pending(r.State), r != nil && r.State == provisioner.StateReady
+func (r *reconciliation) lapseAt() time.Time {
+	asked := r.known.replacementOf(r.rec)
+	pending, ready := asked != nil && provisioner.Pending(asked.State), asked != nil && asked.State == provisioner.StateReady
 	switch {
-	case v.opts.RebalanceTTL == 0, v.node.DeletionTimestamp != nil, v.due(), v.rec.Phase.Over() && ready:
+	case r.opts.RebalanceTTL == 0, r.node.DeletionTimestamp != nil, r.due(), r.rec.Phase.Over() && ready:
 		return time.Time{}
-	case r != nil && r.Backend == provisioner.ASG && r.Name != "" && (pending || ready):
+	case asked != nil && asked.Backend == provisioner.ASG && asked.Name != "" && (pending || ready):
 		return time.Time{}
 	}
-	return v.quietSince().Add(v.opts.RebalanceTTL)
+	return r.quietSince().Add(r.opts.RebalanceTTL)
 }
 
 // quietSince is when a recommendation has last made progress. What happened before this process
 // had its first look at a drain is not known, and counts as progress.
-func (v *visit) quietSince() time.Time {
-	at := interruption.Later(interruption.Later(v.rec.Received, v.rec.Begun), v.rec.Ended)
-	if v.rec.TurnTaken() && v.rec.Phase != interruption.Waiting && !v.rec.Phase.Over() {
-		at = interruption.Later(interruption.Later(at, v.known.first), v.known.moved)
+func (r *reconciliation) quietSince() time.Time {
+	at := interruption.Later(interruption.Later(r.rec.Received, r.rec.Begun), r.rec.Ended)
+	if r.rec.TurnTaken() && r.rec.Phase != interruption.Waiting && !r.rec.Phase.Over() {
+		at = interruption.Later(interruption.Later(at, r.known.first), r.known.moved)
 	}
 	return at
 }
@@ -176,67 +176,67 @@ func (v *visit) quietSince() time.Time {
 // once that is Ready. Not earlier: until then the node loses nothing if there is no capacity,
 // the machine does not boot or a group launches none, and is of use meanwhile. Pods that come
 // in the minute that this takes move with the others.
-func (v *visit) secure(ctx context.Context) error {
-	view, ok := v.opts.Drainer.Look(ctx, v.node.Name, drain.Interruption{Taint: marks.Taint(v.rec), Capacity: drain.PendingCapacity})
+func (r *reconciliation) secure(ctx context.Context) error {
+	view, ok := r.opts.Drainer.Look(ctx, r.node.Name, drain.Interruption{Taint: marks.Taint(r.rec), Capacity: drain.PendingCapacity})
 	switch {
 	case !ok: // the drainer wakes us when it knows the pods
 		return nil
 	case len(view.Moving)+len(view.Staying) == 0: // nothing needs another home
-		return v.begin(ctx, v.rec)
+		return r.begin(ctx, r.rec)
 	case len(view.Moving) == 0:
 		const why = "no pod would leave on a recommendation"
-		r := interruption.Replacement{Backend: provisioner.None, State: provisioner.StateUnsupported, Reason: why}
-		switch was := v.known.replacementOf(v.rec); {
+		answer := interruption.Replacement{Backend: provisioner.None, State: provisioner.StateUnsupported, Reason: why}
+		switch was := r.known.replacementOf(r.rec); {
 		case was != nil && was.Name != "" && was.State != provisioner.StateFailed:
-			r = *was // requested while pods would have left: the notice must find it, and request no other
-		case was == nil || *was != r:
-			v.reportReplacement(v.rec, r, false)
+			answer = *was // requested while pods would have left: the notice must find it, and request no other
+		case was == nil || *was != answer:
+			r.reportReplacement(r.rec, answer, false)
 		}
-		return v.pass(ctx, r, why)
+		return r.pass(ctx, answer, why)
 	}
 	view.Surged = nil // no replacement pod is made before the replacement is Ready, so none asks for room
-	next := v.rec
-	if err := v.replace(ctx, &next, view); err != nil {
+	next := r.rec
+	if err := r.replace(ctx, &next, view); err != nil {
 		return err
 	}
 	switch got := *next.Replacement; {
 	case got.State == provisioner.StateReady:
-		return v.begin(ctx, next)
+		return r.begin(ctx, next)
 	case !provisioner.Pending(got.State):
 		// Without its name it is decided again.
-		return v.pass(ctx, interruption.Replacement{Backend: got.Backend, State: got.State, Reason: got.Reason}, got.Reason)
+		return r.pass(ctx, interruption.Replacement{Backend: got.Backend, State: got.State, Reason: got.Reason}, got.Reason)
 	case got.Name == "": // not requested yet
 		return nil
 	}
 	if next.Begun.IsZero() {
 		next.Begun = time.Now().UTC()
-	} else if !replacementMoved(v.rec.Replacement, next.Replacement) {
+	} else if !replacementMoved(r.rec.Replacement, next.Replacement) {
 		return nil
 	}
-	return v.progress(ctx, next)
+	return r.progress(ctx, next)
 }
 
-// pass leaves a node in service that no pod leaves for its replacement r, gives its turn to the next in
+// pass leaves a node in service that no pod leaves for its replacement, gives its turn to the next in
 // line, and tries again after a while.
-func (v *visit) pass(ctx context.Context, r interruption.Replacement, why string) error {
-	v.opts.Drainer.Forget(v.node.Name)
-	v.opts.Turns.Leave(v.node.Name)
-	v.memory.change(func() {
-		v.known.replacement, v.known.retry = &r, time.Now().Add(rebalanceLook)
+func (r *reconciliation) pass(ctx context.Context, answer interruption.Replacement, why string) error {
+	r.opts.Drainer.Forget(r.node.Name)
+	r.opts.Turns.Leave(r.node.Name)
+	r.memory.change(func() {
+		r.known.replacement, r.known.retry = &answer, time.Now().Add(rebalanceLook)
 	})
-	v.lookAgain(v.known.retry)
-	if was := v.rec.Replacement; was != nil && *was == r && v.rec.Begun.IsZero() {
+	r.lookAgain(r.known.retry)
+	if was := r.rec.Replacement; was != nil && *was == answer && r.rec.Begun.IsZero() {
 		return nil // said already
 	}
-	rec := v.rec.Undone()
-	rec.Replacement = &r
-	if err := v.progress(ctx, rec); err != nil {
+	rec := r.rec.Undone()
+	rec.Replacement = &answer
+	if err := r.progress(ctx, rec); err != nil {
 		return err
 	}
 	text := "no replacement, node stays in service"
-	if r.Name != "" {
+	if answer.Name != "" {
 		text = "node stays in service, replacement kept for a notice"
 	}
-	v.fields(v.opts.Logger.Info()).Str("reason", why).Msg(text)
+	r.fields(r.opts.Logger.Info()).Str("reason", why).Msg(text)
 	return nil
 }

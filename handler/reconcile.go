@@ -21,47 +21,48 @@ import (
 )
 
 // errChanged: others have changed the Node since it was read. Their change arrives by the
-// watch, and the node is visited again.
+// watch, and the node is reconciled again.
 var errChanged = errors.New("node changed meanwhile")
 
-// course is what a visit does, step by step: each step moves the interruption on, or leaves it
-// to the next; done ends the visit. Every step can be repeated: each decides from the Node, its
-// pods and the replacement as they are.
-var course = []func(v *visit, ctx context.Context) (done bool, err error){
-	(*visit).show,
-	(*visit).recordRemoved,
-	(*visit).cancel,
-	(*visit).shutDown,
-	(*visit).comeBack,
-	(*visit).standDown,
-	(*visit).announce,
-	(*visit).tendHooks,
-	(*visit).restore,
-	(*visit).rebalance,
-	(*visit).finish,
-	(*visit).wait,
-	(*visit).drain,
+// steps are what a reconciliation does, in this order: each step moves the interruption on, or leaves
+// it to the next; done ends the reconciliation. Every step can be repeated: each decides from the
+// Node, its pods and the replacement as they are.
+var steps = []func(r *reconciliation, ctx context.Context) (done bool, err error){
+	(*reconciliation).show,
+	(*reconciliation).recordRemoved,
+	(*reconciliation).cancel,
+	(*reconciliation).shutDown,
+	(*reconciliation).comeBack,
+	(*reconciliation).standDown,
+	(*reconciliation).announce,
+	(*reconciliation).tendHooks,
+	(*reconciliation).restore,
+	(*reconciliation).rebalance,
+	(*reconciliation).finish,
+	(*reconciliation).wait,
+	(*reconciliation).drain,
 }
 
 // reconcile moves a node one step on, and says when to look again if nothing happens before
 // then; zero means never.
 func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, error) {
-	v := h.visit(ctx, name)
-	if v == nil {
+	r := h.read(ctx, name)
+	if r == nil {
 		return 0, nil
 	}
-	for _, take := range course {
-		if done, err := take(v, ctx); errors.Is(err, errChanged) {
+	for _, step := range steps {
+		if done, err := step(r, ctx); errors.Is(err, errChanged) {
 			return 0, nil
 		} else if done || err != nil {
-			return until(v.again), err
+			return until(r.again), err
 		}
 	}
-	return until(v.again), nil
+	return until(r.again), nil
 }
 
-// visit reads what the Node carries. It is nil if there is nothing to reconcile, or not yet.
-func (h *Handler) visit(ctx context.Context, name string) *visit {
+// read begins a reconciliation with what the Node carries. It is nil if there is nothing to reconcile, or
+// not yet.
+func (h *Handler) read(ctx context.Context, name string) *reconciliation {
 	k := h.memory.of(name)
 	node, ok := h.opts.Index.Get(name)
 	if !ok {
@@ -73,7 +74,7 @@ func (h *Handler) visit(ctx context.Context, name string) *visit {
 	}
 	rec, has, err := nodes.Record(node)
 	if !has {
-		return &visit{Handler: h, node: node, rec: k.rec, removed: true, known: k}
+		return &reconciliation{Handler: h, node: node, rec: k.rec, removed: true, known: k}
 	}
 	if err == nil {
 		err = h.opts.Index.Holds(node)
@@ -104,42 +105,42 @@ func (h *Handler) visit(ctx context.Context, name string) *visit {
 	if rec.Kind != interruption.RebalanceRecommendation {
 		h.opts.Turns.Leave(name)
 	}
-	return &visit{Handler: h, node: node, rec: rec, known: k}
+	return &reconciliation{Handler: h, node: node, rec: rec, known: k}
 }
 
 // shutDown marks a Node out of service as soon as its machine is known to be gone, and takes
 // that back from one that is Ready after all.
-func (v *visit) shutDown(ctx context.Context) (done bool, err error) {
-	patch, ok := marks.ShutDown(v.node, v.rec)
+func (r *reconciliation) shutDown(ctx context.Context) (done bool, err error) {
+	patch, ok := marks.ShutDown(r.node, r.rec)
 	if !ok {
 		return false, nil
 	}
-	if err := v.write(ctx, patch); err != nil {
+	if err := r.write(ctx, patch); err != nil {
 		return false, fmt.Errorf("mark node out of service: %w", err)
 	}
-	if slices.Contains(v.rec.Ours, interruption.OursOutOfService) {
-		v.fields(v.opts.Logger.Info()).Msg("instance terminated, node marked out of service")
+	if slices.Contains(r.rec.Ours, interruption.OursOutOfService) {
+		r.fields(r.opts.Logger.Info()).Msg("instance terminated, node marked out of service")
 	} else {
-		v.fields(v.opts.Logger.Warn()).Msg("node is ready though its instance was said to be terminated, out of service no more")
+		r.fields(r.opts.Logger.Warn()).Msg("node is ready though its instance was said to be terminated, out of service no more")
 	}
 	return true, nil // the watch brings the Node's change back
 }
 
 // tendHooks moves the lifecycle hooks in the record on. Until it is known how long the group
 // waits, no drain can be planned.
-func (v *visit) tendHooks(ctx context.Context) (done bool, err error) {
-	ready, again, err := v.opts.Hooks.Tend(ctx, v.node.Name, v.rec, func(rec interruption.Record) error { return v.progress(ctx, rec) })
-	v.lookAgain(again)
+func (r *reconciliation) tendHooks(ctx context.Context) (done bool, err error) {
+	ready, again, err := r.opts.Hooks.Tend(ctx, r.node.Name, r.rec, func(rec interruption.Record) error { return r.progress(ctx, rec) })
+	r.lookAgain(again)
 	return !ready, err
 }
 
 // finish ends with a node whose drain is over.
-func (v *visit) finish(ctx context.Context) (done bool, err error) {
+func (r *reconciliation) finish(ctx context.Context) (done bool, err error) {
 	switch {
-	case v.rec.Phase == interruption.Released:
-		v.opts.Drainer.Forget(v.node.Name)
-	case v.rec.Phase.Over():
-		return true, v.release(ctx, v.rec)
+	case r.rec.Phase == interruption.Released:
+		r.opts.Drainer.Forget(r.node.Name)
+	case r.rec.Phase.Over():
+		return true, r.release(ctx, r.rec)
 	default:
 		return false, nil
 	}
@@ -147,21 +148,21 @@ func (v *visit) finish(ctx context.Context) (done bool, err error) {
 }
 
 // wait leaves a node alone until its time has come, and then marks it.
-func (v *visit) wait(ctx context.Context) (done bool, err error) {
-	if v.rec.Phase != interruption.Waiting {
+func (r *reconciliation) wait(ctx context.Context) (done bool, err error) {
+	if r.rec.Phase != interruption.Waiting {
 		return false, nil
 	}
-	if rules, _ := v.rules(); v.rec.Kind == interruption.ScheduledEvent && !v.due() {
-		v.lookAgain(rules.Start(v.rec))
+	if rules, _ := r.rules(); r.rec.Kind == interruption.ScheduledEvent && !r.due() {
+		r.lookAgain(rules.Start(r.rec))
 		return true, nil
 	}
-	return true, v.begin(ctx, v.rec)
+	return true, r.begin(ctx, r.rec)
 }
 
 // begin marks a node whose time or turn has come, with that record.
-func (v *visit) begin(ctx context.Context, rec interruption.Record) error {
+func (r *reconciliation) begin(ctx context.Context, rec interruption.Record) error {
 	rec.Begun = time.Now().UTC()
-	return v.mark(ctx, rec)
+	return r.mark(ctx, rec)
 }
 
 // nodeGone closes the interruption of a Node that no longer exists. One that was waiting, or
@@ -186,9 +187,9 @@ func lastKnown(name string, rec interruption.Record) *corev1.Node {
 	}}
 }
 
-// visit is one reconciliation of an interrupted Node: what the Node carries, what this process
-// remembers of it, and when to look again.
-type visit struct {
+// reconciliation is one of an interrupted Node: what the Node carries, what this process remembers of
+// it, and when to reconcile it again.
+type reconciliation struct {
 	*Handler
 	node  *corev1.Node        // as last read, or written here
 	rec   interruption.Record // as it stands on the Node
@@ -199,72 +200,72 @@ type visit struct {
 	again time.Time // zero: when something happens
 }
 
-// lookAgain schedules another visit at that time, if nothing happens before; zero means never.
-func (v *visit) lookAgain(at time.Time) { v.again = interruption.Earlier(v.again, at) }
+// lookAgain schedules another reconciliation at that time, if nothing happens before; zero means never.
+func (r *reconciliation) lookAgain(at time.Time) { r.again = interruption.Earlier(r.again, at) }
 
-func (v *visit) lookAgainIn(d time.Duration) {
+func (r *reconciliation) lookAgainIn(d time.Duration) {
 	if d > 0 {
-		v.lookAgain(time.Now().Add(d))
+		r.lookAgain(time.Now().Add(d))
 	}
 }
 
 // rules are the operator's for this node. An error is transient, and concerns only the
 // rebalance policy.
-func (v *visit) rules() (interruption.Rules, error) {
-	return v.opts.Rules(v.node, v.rec.Kind == interruption.RebalanceRecommendation)
+func (r *reconciliation) rules() (interruption.Rules, error) {
+	return r.opts.Rules(r.node, r.rec.Kind == interruption.RebalanceRecommendation)
 }
 
 // due reports whether a scheduled event's drain has to begin, or should have begun.
-func (v *visit) due() bool {
-	rules, _ := v.opts.Rules(v.node, false)
-	return rules.Due(v.rec, time.Now())
+func (r *reconciliation) due() bool {
+	rules, _ := r.opts.Rules(r.node, false)
+	return rules.Due(r.rec, time.Now())
 }
 
 // write changes the Node and remembers what was written. A Node that is gone needs no change.
 // If others have changed it meanwhile, the error is errChanged or, for a patch that depends on
 // the record alone, the API server's own.
-func (v *visit) write(ctx context.Context, patch marks.Patch) error {
-	patched, err := v.opts.Nodes.Patch(ctx, v.node.Name, patch.Type, patch.Data, metav1.PatchOptions{})
+func (r *reconciliation) write(ctx context.Context, patch marks.Patch) error {
+	patched, err := r.opts.Nodes.Patch(ctx, r.node.Name, patch.Type, patch.Data, metav1.PatchOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		patched = v.node
+		patched = r.node
 	case apierrors.IsConflict(err) && patch.Type == types.MergePatchType:
 		return errChanged
 	case err != nil:
 		return err
 	}
-	v.node = patched
+	r.node = patched
 	if patch.Record != nil {
-		v.rec = *patch.Record
+		r.rec = *patch.Record
 	}
-	v.memory.change(func() { v.known.rec, v.known.resourceVersion = v.rec, patched.ResourceVersion })
+	r.memory.change(func() { r.known.rec, r.known.resourceVersion = r.rec, patched.ResourceVersion })
 	return nil
 }
 
 // progress moves the record on.
-func (v *visit) progress(ctx context.Context, rec interruption.Record) error {
-	if err := v.write(ctx, marks.Progress(v.node, rec)); err != nil {
+func (r *reconciliation) progress(ctx context.Context, rec interruption.Record) error {
+	if err := r.write(ctx, marks.Progress(r.node, rec)); err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
 	return nil
 }
 
 // mark cordons a node whose wait is over, and records that its interruption has begun.
-func (v *visit) mark(ctx context.Context, rec interruption.Record) error {
+func (r *reconciliation) mark(ctx context.Context, rec interruption.Record) error {
 	rec.Phase = interruption.Noticed
-	if err := v.write(ctx, marks.Set(v.node, rec)); err != nil {
+	if err := r.write(ctx, marks.Set(r.node, rec)); err != nil {
 		return fmt.Errorf("mark node: %w", err)
 	}
-	v.opts.Events.Notify(notify.Noticed(v.node, v.rec))
-	v.fields(v.opts.Logger.Info()).Str("phase", string(v.rec.Phase)).Msg("wait is over, node cordoned")
+	r.opts.Events.Notify(notify.Noticed(r.node, r.rec))
+	r.fields(r.opts.Logger.Info()).Str("phase", string(r.rec.Phase)).Msg("wait is over, node cordoned")
 	return nil
 }
 
-// fields adds the fields that every line of an interruption's course carries.
-func (v *visit) fields(e *zerolog.Event) *zerolog.Event { return v.fieldsOf(e, v.rec) }
+// fields adds the fields that every line of an interruption carries.
+func (r *reconciliation) fields(e *zerolog.Event) *zerolog.Event { return r.fieldsOf(e, r.rec) }
 
-func (v *visit) fieldsOf(e *zerolog.Event, rec interruption.Record) *zerolog.Event {
-	return e.Str("node", v.node.Name).EmbedObject(rec)
+func (r *reconciliation) fieldsOf(e *zerolog.Event, rec interruption.Record) *zerolog.Event {
+	return e.Str("node", r.node.Name).EmbedObject(rec)
 }
 
 // until is the time to t, but at least a millisecond: zero means never.

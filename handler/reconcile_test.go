@@ -30,12 +30,12 @@ func TestNextInterruptionIsDrained(t *testing.T) {
 			if v := accept(t, h, notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.EventID = event })); v != interruption.Accepted {
 				t.Fatalf("verdict %s", v)
 			}
-			steps(t, f, h)
+			untilStable(t, f, h)
 			if rec := wantPhase(t, f, interruption.Replacing); rec.Event != event || asked[0] != nil {
 				t.Fatalf("record %s, asked for with %+v; want %s and none", rec, asked[0], event)
 			}
 			s.left, s.state = 0, provisioner.StateReady
-			steps(t, f, h)
+			untilStable(t, f, h)
 			wantPhase(t, f, interruption.Released)
 			time.Sleep(time.Hour)
 		}

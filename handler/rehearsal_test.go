@@ -45,10 +45,10 @@ func TestRehearsalEndsWithTheNodeInService(t *testing.T) {
 		cancels(h, func() (bool, error) { return true, nil })
 		rehearse(t, f)
 		s.state = provisioner.StateReady
-		steps(t, f, h)
+		untilStable(t, f, h)
 		wantMarks(t, f, true)
 		s.left = 0
-		if again := steps(t, f, h); again <= 0 || again > shownFor {
+		if again := untilStable(t, f, h); again <= 0 || again > shownFor {
 			t.Fatalf("again in %s, want within %s", again, shownFor)
 		}
 		if rec := wantPhase(t, f, interruption.Drained); rec.Pods.Graceful != 3 || rec.Ended.IsZero() {
@@ -56,7 +56,7 @@ func TestRehearsalEndsWithTheNodeInService(t *testing.T) {
 		}
 		wantMarks(t, f, true)
 		time.Sleep(shownFor)
-		steps(t, f, h)
+		untilStable(t, f, h)
 		restored(t, f)
 		if s.released != 0 || s.finished != 1 {
 			t.Errorf("released %d times, finished %d times; want it finished once", s.released, s.finished)
@@ -78,9 +78,9 @@ func TestRehearsalAlwaysEnds(t *testing.T) {
 				h.opts.CordonOnly = cordonOnly
 				cancels(h, func() (bool, error) { return true, nil })
 				rehearse(t, f)
-				steps(t, f, h)
+				untilStable(t, f, h)
 				time.Sleep(time.Until(f.deadline(t)) - 5*time.Second)
-				steps(t, f, h)
+				untilStable(t, f, h)
 				if !cordonOnly {
 					wantPhase(t, f, interruption.DeadlineReached)
 					if counted := counts(t, h.metrics.pods); counted["rehearsal left"] != 3 || len(counted) != 1 {
@@ -88,7 +88,7 @@ func TestRehearsalAlwaysEnds(t *testing.T) {
 					}
 				}
 				time.Sleep(shownFor)
-				steps(t, f, h)
+				untilStable(t, f, h)
 				restored(t, f)
 			})
 		})
@@ -105,7 +105,7 @@ func TestRehearsalReleases(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		rehearse(t, f, func(n *interruption.Notice) { n.Release = true })
 		s.state, s.left = provisioner.StateReady, 0
-		steps(t, f, h)
+		untilStable(t, f, h)
 		wantPhase(t, f, interruption.Released)
 		if s.released != 1 {
 			t.Errorf("released %d times, want once", s.released)
@@ -119,19 +119,19 @@ func TestNoticeWhileARehearsalEnds(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		rehearse(t, f)
 		s.state = provisioner.StateReady
-		steps(t, f, h)
+		untilStable(t, f, h)
 		time.Sleep(time.Until(f.deadline(t)) - 5*time.Second)
 		real := notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.EventID = "event-2" })
 		f.beforePatch = func() { accept(t, h, real) }
 		if _, err := step(t, h); err == nil {
 			t.Fatal("the end of the rehearsal was written over the notice")
 		}
-		steps(t, f, h)
+		untilStable(t, f, h)
 		if rec := wantPhase(t, f, interruption.Draining); rec.Rehearsed() || !rec.Deadline.Equal(real.Deadline) || s.released != 0 {
 			t.Fatalf("record %s, released %d times; want the notice's drain", rec, s.released)
 		}
 		s.left = 0
-		steps(t, f, h)
+		untilStable(t, f, h)
 		wantPhase(t, f, interruption.Released)
 	})
 }
@@ -147,7 +147,7 @@ func TestRecommendationDuringARehearsal(t *testing.T) {
 			return true, nil
 		})
 		rehearse(t, f)
-		steps(t, f, h)
+		untilStable(t, f, h)
 		accept(t, h, notice(interruption.RebalanceRecommendation))
 		if _, err := step(t, h); err == nil {
 			t.Fatal("the rehearsal was not cancelled")

@@ -37,8 +37,8 @@ func scheduledStory(t *testing.T, f func(t *testing.T, s *script, nodes *fakeNod
 	})
 }
 
-// steps reconciles until nothing changes by itself, and returns when to look again.
-func steps(t *testing.T, f *fakeNodes, h *Handler) time.Duration {
+// untilStable reconciles until nothing changes by itself, and returns when to look again.
+func untilStable(t *testing.T, f *fakeNodes, h *Handler) time.Duration {
 	t.Helper()
 	for range 10 {
 		before := f.patches
@@ -86,21 +86,21 @@ func TestScheduledEventWaitsForItsLead(t *testing.T) {
 		if v := accept(t, h, n); v != interruption.Accepted {
 			t.Fatalf("verdict %s", v)
 		}
-		again := steps(t, f, h)
+		again := untilStable(t, f, h)
 		wantMarks(t, f, false)
 		wantPhase(t, f, interruption.Waiting)
 		if want := time.Until(n.Deadline.Add(-lead)); again != want || s.requests != 0 {
 			t.Fatalf("looks again in %s, %d requests; want %s and none", again, s.requests, want)
 		}
 		time.Sleep(again)
-		steps(t, f, h)
+		untilStable(t, f, h)
 		wantMarks(t, f, true)
 		rec := wantPhase(t, f, interruption.Replacing)
 		if !s.in.Deadline.Equal(n.Deadline) || rec.Boot != "" {
 			t.Errorf("drained with deadline %s, record %s", s.in.Deadline, rec)
 		}
 		s.left = 0
-		steps(t, f, h)
+		untilStable(t, f, h)
 		wantPhase(t, f, interruption.Released)
 		if s.released != 1 {
 			t.Errorf("released %d times", s.released)
@@ -124,7 +124,7 @@ func TestScheduledEventInsideItsWindow(t *testing.T) {
 					t.Fatalf("verdict %s", v)
 				}
 				wantMarks(t, f, true)
-				steps(t, f, h)
+				untilStable(t, f, h)
 				wantPhase(t, f, interruption.Replacing)
 			})
 		})
@@ -133,7 +133,7 @@ func TestScheduledEventInsideItsWindow(t *testing.T) {
 		scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 			accept(t, h, scheduled("a", time.Hour, interruption.ActionStop))
 			time.Sleep(3 * time.Hour)
-			again := steps(t, f, h)
+			again := untilStable(t, f, h)
 			wantPhase(t, f, interruption.Replacing)
 			if again <= 0 || again > 20*time.Second {
 				t.Errorf("looks again in %s, want the time of an emergency", again)
@@ -158,12 +158,12 @@ func TestEarliestOfTwoScheduledEventsDecides(t *testing.T) {
 				early := scheduled("early", 2*time.Hour, interruption.ActionReboot)
 				accept(t, h, late)
 				accept(t, h, early)
-				again := steps(t, f, h)
+				again := untilStable(t, f, h)
 				if want := time.Until(early.Deadline.Add(-lead)); again != want {
 					t.Fatalf("looks again in %s, want %s", again, want)
 				}
 				time.Sleep(again)
-				steps(t, f, h)
+				untilStable(t, f, h)
 				wantMarks(t, f, true)
 				if rec := wantPhase(t, f, interruption.Replacing); rec.Boot != "boot-1" || rec.Event != "early" {
 					t.Fatalf("record %s", rec)
@@ -173,7 +173,7 @@ func TestEarliestOfTwoScheduledEventsDecides(t *testing.T) {
 				if v := accept(t, h, withdraw(early)); v != interruption.Accepted {
 					t.Fatalf("verdict %s", v)
 				}
-				steps(t, f, h)
+				untilStable(t, f, h)
 				wantMarks(t, f, false)
 				rec := wantPhase(t, f, interruption.Waiting)
 				if rec.Event != "late" || len(rec.Ours) != 0 || rec.Replacement != nil || rec.Boot != "" || rec.Pods != nil {
@@ -185,16 +185,16 @@ func TestEarliestOfTwoScheduledEventsDecides(t *testing.T) {
 						t.Errorf("verdict %s, want duplicate", v)
 					}
 				}
-				if again := steps(t, f, h); again != time.Until(late.Deadline.Add(-lead)) {
+				if again := untilStable(t, f, h); again != time.Until(late.Deadline.Add(-lead)) {
 					t.Errorf("looks again in %s", again)
 				}
 				time.Sleep(time.Until(late.Deadline.Add(-lead)))
 				s.left = 0
-				steps(t, f, h)
+				untilStable(t, f, h)
 				wantPhase(t, f, interruption.Drained)
 				wantMarks(t, f, true)
 				accept(t, h, withdrawn(late))
-				steps(t, f, h)
+				untilStable(t, f, h)
 				wantNoRecord(t, f)
 			})
 		})
@@ -207,14 +207,14 @@ func TestScheduledEventIsPutOff(t *testing.T) {
 	scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		n := scheduled("a", time.Minute, interruption.ActionReboot)
 		accept(t, h, n)
-		steps(t, f, h)
+		untilStable(t, f, h)
 		wantMarks(t, f, true)
 		time.Sleep(time.Second)
 		later := scheduled("a", 48*time.Hour, interruption.ActionReboot)
 		if v := accept(t, h, later); v != interruption.Accepted {
 			t.Fatalf("verdict %s", v)
 		}
-		again := steps(t, f, h)
+		again := untilStable(t, f, h)
 		wantMarks(t, f, false)
 		wantPhase(t, f, interruption.Waiting)
 		if want := time.Until(later.Deadline.Add(-lead)); again != want {
@@ -251,7 +251,7 @@ func TestWithdrawal(t *testing.T) {
 				}
 				accept(t, h, n)
 				tt.before(s)
-				steps(t, f, h)
+				untilStable(t, f, h)
 				wantPhase(t, f, tt.phase)
 				other := scheduled("other", time.Hour, interruption.ActionStop)
 				if v := accept(t, h, withdrawn(other)); v != interruption.Duplicate {
@@ -264,7 +264,7 @@ func TestWithdrawal(t *testing.T) {
 				if v := accept(t, h, withdrawn(n)); v != want {
 					t.Fatalf("verdict %s, want %s", v, want)
 				}
-				steps(t, f, h)
+				untilStable(t, f, h)
 				if !tt.undone {
 					wantPhase(t, f, tt.phase)
 					return
@@ -302,17 +302,17 @@ func TestNoticeWhileBeingUndone(t *testing.T) {
 					m.Deadline = time.Now().Add(240 * time.Hour)
 					accept(t, h, m)
 				}
-				steps(t, f, h)
+				untilStable(t, f, h)
 				h.opts.Drainer.(*forgets).CancelFunc = func(string) (drain.Result, bool, error) { return drain.Result{}, false, nil }
 				accept(t, h, withdrawn(n))
-				if again := steps(t, f, h); again != time.Second {
+				if again := untilStable(t, f, h); again != time.Second {
 					t.Fatalf("looks again in %s, want a second", again)
 				}
 				if v := accept(t, h, notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.EventID = "spot" })); v != interruption.Accepted {
 					t.Fatalf("verdict %s", v)
 				}
 				before := forgotten
-				steps(t, f, h)
+				untilStable(t, f, h)
 				rec := wantPhase(t, f, interruption.Replacing)
 				wantMarks(t, f, true)
 				if rec.Kind != interruption.SpotInterruption || rec.Canceled || len(rec.Ours) < 2 || forgotten != before+1 {
@@ -342,14 +342,14 @@ func TestCordonOfARecommendationEndsWithAnEvent(t *testing.T) {
 		n := scheduled("a", time.Hour, interruption.ActionReboot)
 		accept(t, h, n)
 		for left := time.Until(n.Deadline.Add(-lead)); left > 0; left = time.Until(n.Deadline.Add(-lead)) {
-			again := steps(t, f, h)
+			again := untilStable(t, f, h)
 			if again <= 0 || again > left || s.requests != 0 {
 				t.Fatalf("looks again in %s with %s left, %d requests", again, left, s.requests)
 			}
 			time.Sleep(again)
 		}
 		s.state = provisioner.StateReady
-		steps(t, f, h)
+		untilStable(t, f, h)
 		if s.requests == 0 || !s.in.Deadline.Equal(n.Deadline) {
 			t.Errorf("not drained: %d requests, %+v", s.requests, s.in)
 		}
@@ -360,7 +360,7 @@ func TestCordonOfARecommendationEndsWithAnEvent(t *testing.T) {
 func TestWaitingNodeGone(t *testing.T) {
 	scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		accept(t, h, scheduled("a", 24*time.Hour, interruption.ActionReboot))
-		steps(t, f, h)
+		untilStable(t, f, h)
 		node, _ := f.raw(t)
 		f.watcher.Delete(node)
 		if _, err := step(t, h); err != nil {

@@ -161,12 +161,12 @@ func TestNextLifeKeepsWhatIsOurs(t *testing.T) {
 	scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		accept(t, h, notice(interruption.SpotInterruption))
 		s.left = 0
-		steps(t, f, h)
+		untilStable(t, f, h)
 		wantPhase(t, f, interruption.Released)
 		time.Sleep(time.Hour)
 		accept(t, h, notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.EventID = "next" }))
 		f.change(func(n *corev1.Node) { n.Annotations[interruption.CancelAnnotation] = "true" })
-		steps(t, f, h)
+		untilStable(t, f, h)
 		wantNoRecord(t, f)
 	})
 }

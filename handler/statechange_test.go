@@ -29,14 +29,14 @@ func TestStoppingIsAnEmergencyDrain(t *testing.T) {
 			n := state(action)
 			accept(t, h, n)
 			wantMarks(t, f, true)
-			again := steps(t, f, h)
+			again := untilStable(t, f, h)
 			wantPhase(t, f, interruption.Replacing)
 			if !s.in.Deadline.Equal(n.Deadline) || again != time.Until(n.Received.Add(20*time.Second)) {
 				t.Errorf("deadline %s, looks again in %s", s.in.Deadline, again)
 			}
 			f.ready(corev1.ConditionUnknown)
 			time.Sleep(again)
-			steps(t, f, h)
+			untilStable(t, f, h)
 			want := interruption.Released
 			if action == interruption.ActionStopping {
 				want = interruption.DeadlineReached // kept
@@ -57,7 +57,7 @@ func TestStatesAfterTheDrainAreQuiet(t *testing.T) {
 		h.opts.Events = told
 		accept(t, h, notice(interruption.SpotInterruption))
 		s.left = 0
-		steps(t, f, h)
+		untilStable(t, f, h)
 		wantPhase(t, f, interruption.Released)
 		patches, events := f.patches, told.n
 		time.Sleep(2 * time.Minute)
@@ -66,16 +66,16 @@ func TestStatesAfterTheDrainAreQuiet(t *testing.T) {
 				t.Errorf("%s: verdict %s", action, v)
 			}
 		}
-		steps(t, f, h)
+		untilStable(t, f, h)
 		if f.patches != patches {
 			t.Errorf("%d patches for nothing", f.patches-patches)
 		}
 		f.ready(corev1.ConditionUnknown)
-		steps(t, f, h)
+		untilStable(t, f, h)
 		if v := accept(t, h, state(interruption.ActionTerminated)); v != interruption.Accepted {
 			t.Errorf("verdict %s", v)
 		}
-		steps(t, f, h)
+		untilStable(t, f, h)
 		rec := wantPhase(t, f, interruption.Released)
 		node, _ := f.raw(t)
 		if !slices.Contains(node.Spec.Taints, outOfService()) || !slices.Contains(rec.Ours, interruption.OursOutOfService) {
@@ -108,12 +108,12 @@ func TestLivingNodesAreNeverOutOfService(t *testing.T) {
 	t.Run("not while Ready, and no more when it is again", func(t *testing.T) {
 		scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 			accept(t, h, state(interruption.ActionTerminated))
-			steps(t, f, h)
+			untilStable(t, f, h)
 			if out(f) {
 				t.Fatal("a Ready node is out of service")
 			}
 			f.ready(corev1.ConditionUnknown)
-			steps(t, f, h)
+			untilStable(t, f, h)
 			if !out(f) {
 				t.Fatal("a dead node of a terminated instance is in service")
 			}
@@ -121,7 +121,7 @@ func TestLivingNodesAreNeverOutOfService(t *testing.T) {
 				n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "theirs", Effect: corev1.TaintEffectNoSchedule})
 			})
 			f.ready(corev1.ConditionTrue)
-			steps(t, f, h)
+			untilStable(t, f, h)
 			if node, _ := f.raw(t); out(f) || !hasTaintOf(node, "theirs") || !hasTaintOf(node, interruption.TaintKey) {
 				t.Errorf("taints %v, want only the one taken back", node.Spec.Taints)
 			}
@@ -135,7 +135,7 @@ func TestLivingNodesAreNeverOutOfService(t *testing.T) {
 				t.Fatal("the notice's own patch does not say so")
 			}
 			f.change(func(n *corev1.Node) { n.Annotations[interruption.CancelAnnotation] = "true" })
-			steps(t, f, h)
+			untilStable(t, f, h)
 			wantNoRecord(t, f)
 			if out(f) {
 				t.Error("out of service still")
@@ -149,7 +149,7 @@ func TestLivingNodesAreNeverOutOfService(t *testing.T) {
 				n.Annotations[interruption.CancelAnnotation] = "true"
 				n.Status.Conditions[0].Status = corev1.ConditionUnknown
 			})
-			steps(t, f, h)
+			untilStable(t, f, h)
 			wantNoRecord(t, f)
 			if out(f) {
 				t.Error("out of service")
@@ -181,7 +181,7 @@ func TestLivingNodesAreNeverOutOfService(t *testing.T) {
 			f.ready(corev1.ConditionUnknown)
 			accept(t, h, state(interruption.ActionTerminated))
 			f.change(func(n *corev1.Node) { n.Annotations[interruption.CancelAnnotation] = "true" })
-			steps(t, f, h)
+			untilStable(t, f, h)
 			if !out(f) {
 				t.Error("the admin's taint is gone")
 			}
@@ -232,7 +232,7 @@ func TestStoppedInstanceIsTerminatedInTheEnd(t *testing.T) {
 	scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		accept(t, h, state(interruption.ActionStopping))
 		s.left = 0
-		steps(t, f, h)
+		untilStable(t, f, h)
 		f.ready(corev1.ConditionUnknown)
 		if v := accept(t, h, state(interruption.ActionStopped)); v != interruption.Duplicate {
 			t.Errorf("verdict %s", v)
@@ -240,7 +240,7 @@ func TestStoppedInstanceIsTerminatedInTheEnd(t *testing.T) {
 		wantPhase(t, f, interruption.Drained)
 		time.Sleep(time.Hour)
 		accept(t, h, state(interruption.ActionTerminated))
-		steps(t, f, h)
+		untilStable(t, f, h)
 		wantPhase(t, f, interruption.Released)
 		if node, _ := f.raw(t); !hasTaintOf(node, corev1.TaintNodeOutOfService) {
 			t.Errorf("taints %v", node.Spec.Taints)

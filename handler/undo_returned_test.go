@@ -26,7 +26,7 @@ func TestRebootKeepsTheNode(t *testing.T) {
 				n := notice(kind.Kind, func(n *interruption.Notice) { n.Action, n.Deadline = kind.Action, n.Noticed.Add(time.Minute) })
 				accept(t, h, n)
 				s.left = 0
-				steps(t, f, h)
+				untilStable(t, f, h)
 				rec := wantPhase(t, f, interruption.Drained)
 				if rec.Boot != "boot-1" || s.released != 1 {
 					t.Fatalf("record %s, the provisioner was told %d times", rec, s.released)
@@ -35,7 +35,7 @@ func TestRebootKeepsTheNode(t *testing.T) {
 					f.change(func(n *corev1.Node) {
 						n.Status.Conditions[0].Status, n.Status.NodeInfo.BootID = status, boot
 					})
-					steps(t, f, h)
+					untilStable(t, f, h)
 				}
 				ready(corev1.ConditionUnknown, "boot-1")
 				ready(corev1.ConditionTrue, "boot-1") // the network was away
@@ -61,9 +61,9 @@ func TestRebootLeavesTheNextEvent(t *testing.T) {
 		first := scheduled("first", time.Minute, interruption.ActionReboot)
 		accept(t, h, next)
 		accept(t, h, first)
-		steps(t, f, h)
+		untilStable(t, f, h)
 		f.change(func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" }) // in the middle of the drain
-		again := steps(t, f, h)
+		again := untilStable(t, f, h)
 		wantMarks(t, f, false)
 		if rec := wantPhase(t, f, interruption.Waiting); rec.Event != "next" || again != time.Until(next.Deadline.Add(-lead)) {
 			t.Fatalf("record %s, looks again in %s", rec, again)
@@ -80,12 +80,12 @@ func TestRebootLeavesTheNextEvent(t *testing.T) {
 func sleepsFor(t *testing.T, f *fakeNodes, h *Handler, d time.Duration) {
 	t.Helper()
 	f.ready(corev1.ConditionUnknown)
-	steps(t, f, h)
+	untilStable(t, f, h)
 	time.Sleep(d)
 	f.change(func(n *corev1.Node) {
 		n.Status.Conditions[0].Status, n.Status.Conditions[0].LastTransitionTime = corev1.ConditionTrue, metav1.Now()
 	})
-	steps(t, f, h)
+	untilStable(t, f, h)
 }
 
 // A hibernated instance wakes up with the same boot id. The sign that it is back is that its
@@ -104,7 +104,7 @@ func TestHibernatedNodeIsKeptAndUndone(t *testing.T) {
 					n.EventID, n.Source, n.InstanceID = fmt.Sprint("event-", i), interruption.Queue, instance
 					n.Noticed, n.Received, n.Deadline = time.Now(), time.Now(), time.Now()
 					accept(t, h, n)
-					steps(t, f, h)
+					untilStable(t, f, h)
 				}
 				wantPhase(t, f, interruption.Drained)
 				sleepsFor(t, f, h, 10*time.Second) // it had not gone to sleep yet
@@ -130,7 +130,7 @@ func TestStopIsNoSleep(t *testing.T) {
 	scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		accept(t, h, notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.Action = interruption.ActionStop }))
 		s.left = 0
-		steps(t, f, h)
+		untilStable(t, f, h)
 		sleepsFor(t, f, h, 90*time.Second)
 		wantPhase(t, f, interruption.Drained)
 		wantMarks(t, f, true)
@@ -151,13 +151,13 @@ func TestNoticeOfTheNextRun(t *testing.T) {
 					accept(t, h, scheduled("event", 240*time.Hour, interruption.ActionReboot))
 				}
 				s.left = 0
-				steps(t, f, h)
+				untilStable(t, f, h)
 				wantPhase(t, f, interruption.Drained)
 				time.Sleep(time.Hour)
 				f.change(func(n *corev1.Node) {
 					n.Status.Conditions[0].Status, n.Status.NodeInfo.BootID = corev1.ConditionFalse, "boot-2"
 				})
-				steps(t, f, h)
+				untilStable(t, f, h)
 				wantMarks(t, f, true)
 
 				s.left = 3
@@ -166,17 +166,17 @@ func TestNoticeOfTheNextRun(t *testing.T) {
 					t.Fatalf("verdict %s", v)
 				}
 				f.ready(corev1.ConditionTrue)
-				steps(t, f, h)
+				untilStable(t, f, h)
 				wantMarks(t, f, true)
 				rec := wantPhase(t, f, interruption.Replacing)
 				if rec.Event != "second" || rec.Boot != "boot-2" || !rec.Deadline.Equal(second.Deadline) {
 					t.Errorf("record %s", rec)
 				}
 				s.left = 0
-				steps(t, f, h)
+				untilStable(t, f, h)
 				wantPhase(t, f, interruption.Drained)
 				f.change(func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-3" })
-				steps(t, f, h)
+				untilStable(t, f, h)
 				if !later {
 					wantNoRecord(t, f)
 					return

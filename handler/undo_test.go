@@ -112,7 +112,7 @@ func TestCanceledDoesNotBeginAgain(t *testing.T) {
 		accept(t, h, recommended)
 		accept(t, h, first)
 		f.change(func(n *corev1.Node) { n.Annotations[interruption.CancelAnnotation] = "true" })
-		steps(t, f, h)
+		untilStable(t, f, h)
 		if _, has := f.raw(t); has {
 			t.Fatal("not cancelled")
 		}
