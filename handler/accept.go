@@ -2,16 +2,13 @@ package handler
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain/fair"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
@@ -115,101 +112,24 @@ func (h *Handler) accepted(node *corev1.Node, rec interruption.Record, n interru
 	}
 }
 
-// An interruption is shown as a condition of its Node too, for those who watch Nodes without
-// knowing our record: kube-state-metrics, other controllers, people. The condition follows the
-// record, and nothing follows the condition. It is written after the cordon, and no drain and no
-// notice waits for it.
-const (
-	// Of conditionPlaces a Lane gives one tenant two: few conditions are written at once, as
-	// evictions matter more.
-	conditionPlaces = 4
-	// conditionsWaiting is more Nodes than are interrupted at a time. One that finds no room is
-	// shown at its next reconciliation.
-	conditionsWaiting = 15_000
-	// conditionRetry is when to try again one that could not be written.
-	conditionRetry = 5 * time.Second
-)
+// announcedBefore is how long before this process began to reconcile another is taken to have
+// announced what was recorded: as long as it takes until another leads. What was recorded in
+// between is announced, twice rather than never.
+const announcedBefore = 10 * time.Second
 
-// show has the Node's condition brought in line with its record, if it is not. It does not block.
-func (r *reconciliation) show(ctx context.Context) (done bool, err error) {
-	name := r.node.Name
-	if _, changed := conditionPatch(r.node, time.Now()); !changed {
-		r.written.Delete(name)
-		return false, nil
-	}
-	r.written.LoadOrStore(name, "")
-	r.conditions.Do(ctx, fair.Task{Who: r.node.UID, Run: func() { r.writeCondition(ctx, name) }})
-	return false, nil
-}
-
-// writeCondition brings a Node's condition in line with its record. If that fails, the next
-// reconciliation tries again.
-func (h *Handler) writeCondition(ctx context.Context, name string) {
-	// In this order: the Node that is read next is at least as new as that by which a reconciliation has
-	// found it in line, which forgets what was written.
-	before, shown := h.written.Load(name)
-	node, ok := h.opts.Index.Get(name)
-	if !shown || !ok {
-		return // if it has changed again, its own reconciliation shows it
-	}
-	data, changed := conditionPatch(node, time.Now())
-	written, _ := before.(string)
-	if !changed || nodes.Older(node.ResourceVersion, written) {
-		return // what we wrote has not come back yet; when it does, the Node is reconciled again
-	}
-	patched, err := h.opts.Nodes.Patch(ctx, name, types.StrategicMergePatchType, data, metav1.PatchOptions{}, "status")
+// announce notifies people of a notice that somebody else has recorded: an operator who rehearses one, or
+// a process on the node itself. Such a process only marks its Node and notifies nobody, so that spot
+// nodes need no right to make Events, and no webhook's secret. One that drains its own node has
+// notified them when it accepted the notice.
+func (r *reconciliation) announce(context.Context) (done bool, err error) {
+	announced := r.known.announced
+	r.known.announced = r.rec.Event
+	byNode := r.opts.Node == "" && r.rec.Source == interruption.IMDS
 	switch {
-	case apierrors.IsNotFound(err), apierrors.IsInvalid(err), apierrors.IsConflict(err): // or another Node has its name: the UID is a precondition
-		return
-	case apierrors.IsForbidden(err):
-		if h.refused.CompareAndSwap(false, true) {
-			h.opts.Logger.Warn().Err(err).Str("node", name).Msg("condition of interrupted nodes is not written")
-		}
-		return
-	case err != nil:
-		h.opts.Logger.Debug().Err(err).Str("node", name).Msg("write condition")
-		h.queue.AddAfter(name, conditionRetry)
-		return
-	}
-	h.written.CompareAndSwap(name, before, patched.ResourceVersion) // unless it has come back already
-}
-
-// conditionPatch is what brings the Node's condition in line with its record; changed is false if it is.
-// A record that cannot be read says nothing.
-func conditionPatch(node *corev1.Node, now time.Time) (data []byte, changed bool) {
-	rec, has, err := nodes.Record(node)
-	if err != nil {
-		return nil, false
-	}
-	shown := nodes.Condition(node, interruption.ConditionType)
-	var entry map[string]any
-	switch stands := has && rec.Phase != interruption.Waiting; {
-	case stands && shown != nil && shown.Status == corev1.ConditionTrue && shown.Reason == notify.NoticeReason(rec.Kind) && shown.Message == conditionText(rec),
-		!stands && shown == nil:
-		return nil, false
-	case stands:
-		at := metav1.NewTime(now).Rfc3339Copy()
-		entry = map[string]any{
-			"type": interruption.ConditionType, "status": corev1.ConditionTrue, "reason": notify.NoticeReason(rec.Kind), "message": conditionText(rec),
-			"lastHeartbeatTime": at,
-		}
-		if shown == nil || shown.Status != corev1.ConditionTrue {
-			entry["lastTransitionTime"] = at
-		}
+	case !byNode && !r.rec.Rehearsed(), announced == r.rec.Event:
+	case announced == "" && r.rec.Received.Before(r.began.Add(-announcedBefore)):
 	default:
-		entry = map[string]any{"$patch": "delete", "type": interruption.ConditionType}
+		r.opts.Events.Notify(notify.Noticed(r.node, r.rec))
 	}
-	data, err = json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": node.UID},
-		"status":   map[string]any{"conditions": []any{entry}},
-	})
-	return data, err == nil
-}
-
-// conditionText says what ends the node, and when.
-func conditionText(r interruption.Record) string {
-	if d := r.Deadline; !d.IsZero() {
-		return fmt.Sprintf("%s, deadline %s", r.Kind, d.UTC().Format(time.RFC3339))
-	}
-	return fmt.Sprintf("%s, no deadline", r.Kind)
+	return false, nil
 }

@@ -1,0 +1,75 @@
+package handler
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/utils/ptr"
+
+	"spot-handler/drain"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/notify"
+	"spot-handler/handler/provisioner"
+)
+
+// spareLook is how soon to ask again whether pods that need no replacement have found their
+// place. An autoscaler that sees them pending launches a node after a second or more.
+const spareLook = time.Second
+
+// replace requests a replacement, or asks how far it has come, and announces what is new. If
+// there is nothing to move, it requests nothing.
+func (r *reconciliation) replace(ctx context.Context, next *interruption.Record, view drain.View) error {
+	asked := *next
+	asked.Replacement = r.known.replacementOf(*next)
+	if len(view.Moving) == 0 && asked.Replacement == nil {
+		return nil
+	}
+	before := ptr.Deref(asked.Replacement, interruption.Replacement{})
+	got, err := r.opts.Provisioner.Request(ctx, r.node, asked, provisioner.Need{Moving: view.Moving, Surged: view.Surged, Daemons: view.Daemons})
+	if err != nil {
+		return fmt.Errorf("request replacement: %w", err)
+	}
+	got.Reason = interruption.Clip(got.Reason)
+	r.memory.change(func() { r.known.replacement = &got })
+	next.Replacement = &got
+	if got.Backend == provisioner.Spare && len(view.Moving) > 0 {
+		r.lookAgainIn(spareLook)
+	}
+	if got.State != before.State || got.Name != before.Name && got.State != provisioner.StateFailed {
+		r.reportReplacement(*next, got, got.Name != before.Name)
+	}
+	return nil
+}
+
+func (r *reconciliation) reportReplacement(rec interruption.Record, got interruption.Replacement, another bool) {
+	log := r.fieldsOf(r.opts.Logger.Info(), rec).Str("backend", got.Backend).Str("replacement", got.Name).Str("pool", got.Pool)
+	switch got.State {
+	case provisioner.StateFailed:
+		r.opts.Events.Notify(notify.Replaced(r.node, notify.ReasonReplacementFailed, got))
+		log.Str("reason", got.Reason).Msg("replacement failed")
+	case provisioner.StateUnsupported: // the provisioner logs it, once for all nodes with the same reason
+		r.opts.Events.Notify(notify.Replaced(r.node, notify.ReasonNoReplacement, got))
+	case provisioner.StateReady:
+		if got.Backend == provisioner.Spare {
+			log.Str("reason", got.Reason).Msg("no replacement needed")
+			return
+		}
+		log.Msg("replacement ready")
+	default:
+		if another {
+			r.opts.Events.Notify(notify.Replaced(r.node, notify.ReasonReplacementRequested, got))
+			log.Msg("replacement requested")
+		}
+	}
+}
+
+// replacementMoved reports whether the replacement alone is reason to write the record. A
+// backend may carry on only once the record names what it has found. That the same replacement
+// has been launched is not worth a write.
+func replacementMoved(recorded, now *interruption.Replacement) bool {
+	if now == nil || recorded != nil && *recorded == *now {
+		return false
+	}
+	return recorded == nil || recorded.Backend != now.Backend || recorded.Name != now.Name || now.State != provisioner.StateLaunched
+}
