@@ -1,20 +1,15 @@
 package handler
 
-import (
-	"time"
-)
+import "time"
 
-// The fast lane comes first: while notices are being written, a node's drain does not begin,
-// for up to yieldFor. That finishes the cordons of a burst some seconds earlier, and no drain is
-// late: a minute for the replacement to boot, and half a minute of grace, still fit. With 5,000
-// notices at once, the last cordon came after 1.02 × the time of a raw loop; with 15 s, after
-// which the first drains were in the way, 1.91. That is processor time, of which FlowSchemas give
-// out none: it was measured as an administrator, whom the API server lets wait for nobody.
+// Cordons come first: while notices are being written, a node's drain does not begin, for up to
+// yieldFor. That finishes the cordons of a burst earlier, as drains take processor time from them,
+// and FlowSchemas give out none of that. No drain is late: a minute for the replacement to boot, and
+// half a minute of grace, still fit. performance.md has the figures.
 const (
 	yieldFor = 20 * time.Second
 
-	// yieldCheck is when a node that waits is looked at again if notices go on being written. A
-	// thousand that were looked at all the time took 0.16 s of processor time from a burst.
+	// yieldCheck is when a node that waits is checked again if notices go on being written.
 	yieldCheck = 2 * time.Second
 )
 
