@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,15 +34,25 @@ const (
 	conditionRetry = 5 * time.Second
 )
 
+// conditions writes the Nodes' conditions.
+type conditions struct {
+	lane    *fair.Lane
+	written sync.Map    // by Node, the resource version of our last write, until the watch has it
+	refused atomic.Bool // that they must not be written was logged
+}
+
+// forget drops what was written of a Node's condition.
+func (c *conditions) forget(node string) { c.written.Delete(node) }
+
 // show has the Node's condition brought in line with its record, if it is not. It does not block.
 func (r *reconciliation) show(ctx context.Context) (done bool, err error) {
 	name := r.node.Name
 	if _, changed := conditionPatch(r.node, time.Now()); !changed {
-		r.written.Delete(name)
+		r.conditions.forget(name)
 		return false, nil
 	}
-	r.written.LoadOrStore(name, "")
-	r.conditions.Do(ctx, fair.Task{Who: r.node.UID, Run: func() { r.writeCondition(ctx, name) }})
+	r.conditions.written.LoadOrStore(name, "")
+	r.conditions.lane.Do(ctx, fair.Task{Who: r.node.UID, Run: func() { r.writeCondition(ctx, name) }})
 	return false, nil
 }
 
@@ -49,7 +61,7 @@ func (r *reconciliation) show(ctx context.Context) (done bool, err error) {
 func (h *Handler) writeCondition(ctx context.Context, name string) {
 	// In this order: the Node that is read next is at least as new as that by which a reconciliation has
 	// found it in line, which forgets what was written.
-	before, shown := h.written.Load(name)
+	before, shown := h.conditions.written.Load(name)
 	node, ok := h.opts.Index.Get(name)
 	if !shown || !ok {
 		return // if it has changed again, its own reconciliation shows it
@@ -64,7 +76,7 @@ func (h *Handler) writeCondition(ctx context.Context, name string) {
 	case apierrors.IsNotFound(err), apierrors.IsInvalid(err), apierrors.IsConflict(err): // or another Node has its name: the UID is a precondition
 		return
 	case apierrors.IsForbidden(err):
-		if h.refused.CompareAndSwap(false, true) {
+		if h.conditions.refused.CompareAndSwap(false, true) {
 			h.opts.Logger.Warn().Err(err).Str("node", name).Msg("condition of interrupted nodes is not written")
 		}
 		return
@@ -73,7 +85,7 @@ func (h *Handler) writeCondition(ctx context.Context, name string) {
 		h.queue.AddAfter(name, conditionRetry)
 		return
 	}
-	h.written.CompareAndSwap(name, before, patched.ResourceVersion) // unless it has come back already
+	h.conditions.written.CompareAndSwap(name, before, patched.ResourceVersion) // unless it has come back already
 }
 
 // conditionPatch is what brings the Node's condition in line with its record; changed is false if it is.

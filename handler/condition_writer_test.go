@@ -152,7 +152,7 @@ func TestConditionEndsOnce(t *testing.T) {
 				}
 				f.change(func(n *corev1.Node) { n.Status.Conditions = nil })
 				next()
-				h.written.Range(func(name, _ any) bool {
+				h.conditions.written.Range(func(name, _ any) bool {
 					t.Errorf("the last write for %s is remembered", name)
 					return true
 				})

@@ -116,11 +116,8 @@ type Handler struct {
 	asideMu sync.Mutex
 	aside   []string // nodes that wait until no notice is being written
 
-	memory memory
-
-	conditions *fair.Lane  // what writes the Nodes' conditions
-	written    sync.Map    // by Node, the resource version of our last write of its condition, until the watch has it
-	refused    atomic.Bool // that they must not be written was logged
+	memory     memory
+	conditions conditions
 }
 
 // New returns a Handler. It makes no call and starts nothing.
@@ -132,7 +129,7 @@ func New(opts Options) *Handler {
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, 5*time.Second)),
 		writing:    semaphore.NewWeighted(acceptsAtOnce),
 		memory:     memory{byNode: map[string]*known{}},
-		conditions: fair.NewLane(conditionPlaces, conditionsWaiting),
+		conditions: conditions{lane: fair.NewLane(conditionPlaces, conditionsWaiting)},
 	}
 	opts.Registerer.MustRegister(newActive(h.active))
 	return h
@@ -176,7 +173,7 @@ func (h *Handler) Run(ctx context.Context) error {
 		})
 	}
 	context.AfterFunc(ctx, h.queue.ShutDown)
-	defer h.conditions.Wait()
+	defer h.conditions.lane.Wait()
 	defer h.opts.Hooks.Wait()
 	defer h.opts.Workloads.Wait() // whoever leads next might take back what is under way
 	return g.Wait()
@@ -206,7 +203,10 @@ func (h *Handler) work(ctx context.Context) bool {
 	return true
 }
 
-// forget drops all that is known of a node.
+// forget drops all that this process knows of a node's interruption: it is over, or the node is gone,
+// and then the node's condition is gone too. The condition of a node that is still there has yet to be
+// removed, so what was written of it is forgotten only when it is in line with the Node, see
+// [reconciliation.show].
 func (h *Handler) forget(name string) {
 	h.opts.Drainer.Forget(name)
 	h.opts.Hooks.Forget(name)
@@ -214,6 +214,9 @@ func (h *Handler) forget(name string) {
 	h.opts.Provisioner.Forget(name)
 	h.opts.Turns.Leave(name)
 	h.memory.drop(name)
+	if _, there := h.opts.Index.Get(name); !there {
+		h.conditions.forget(name)
+	}
 }
 
 // fillLine puts every node whose turn has come in line before the next takes its own: a new

@@ -71,3 +71,30 @@ func TestDrainsYieldToNotices(t *testing.T) {
 		})
 	}
 }
+
+// Of a node that is gone nothing is remembered; of one that is still there only what was written of
+// its condition, which has yet to be removed.
+func TestForgottenNode(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		accept(t, h, notice(interruption.SpotInterruption))
+		synctest.Wait()
+		remembered := func() (condition bool) {
+			_, condition = h.conditions.written.Load("node-a")
+			return condition
+		}
+		h.memory.of("node-a").rec.Instance = "i-a"
+		h.conditions.written.Store("node-a", "5")
+		h.forget("node-a")
+		if len(h.memory.byNode) != 0 || !remembered() {
+			t.Errorf("the node is there: %d interruptions are remembered, and a condition: %t", len(h.memory.byNode), remembered())
+		}
+		f.remove("node-a")
+		synctest.Wait()
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		if len(h.memory.byNode) != 0 || remembered() {
+			t.Errorf("the node is gone: %d interruptions are remembered, and a condition: %t", len(h.memory.byNode), remembered())
+		}
+	})
+}

@@ -80,32 +80,37 @@ func (h *Handler) read(ctx context.Context, name string) *reconciliation {
 		err = h.opts.Index.Holds(node)
 	}
 	if err != nil {
-		h.opts.Turns.Leave(name) // else nobody of its pool would ever have another turn
-		if !k.unreadable {
-			k.unreadable = true
-			h.opts.Drainer.Forget(name)
-			h.metrics.rejected.Inc()
-			h.opts.Events.Notify(notify.Unreadable(node, err))
-			h.opts.Logger.Error().Err(err).Str("node", name).Msg("read record")
-		}
+		h.refuse(node, k, err)
 		return nil
 	}
 	h.opts.Offerings.Note(node, rec)
-	h.memory.change(func() {
-		if k.rec.Event != "" && k.rec.Event != rec.Event { // the room of then may be taken by now
-			h.opts.Provisioner.Forget(name)
-		}
-		if !k.rec.Ended.IsZero() && rec.Ended.IsZero() { // the next interruption: the last one's replacement does not belong to it
-			*k = known{resourceVersion: k.resourceVersion, off: k.off}
-			h.opts.Hooks.Forget(name)
-			h.opts.Workloads.Forget(name)
-		}
-		k.rec, k.unreadable = rec, false
-	})
+	if k.rec.Event != "" && k.rec.Event != rec.Event { // the room of then may be taken by now
+		h.opts.Provisioner.Forget(name)
+	}
+	if !k.rec.Ended.IsZero() && rec.Ended.IsZero() { // the next interruption, to which nothing of the last one belongs
+		written := k.resourceVersion
+		h.forget(name)
+		k = h.memory.of(name)
+		k.resourceVersion = written
+	}
+	h.memory.change(func() { k.rec, k.unreadable = rec, false })
 	if rec.Kind != interruption.RebalanceRecommendation {
 		h.opts.Turns.Leave(name)
 	}
 	return &reconciliation{Handler: h, node: node, rec: rec, known: k}
+}
+
+// refuse does nothing about a Node whose record cannot be read, and says so once.
+func (h *Handler) refuse(node *corev1.Node, k *known, err error) {
+	h.opts.Turns.Leave(node.Name) // else nobody of its pool would ever have another turn
+	if k.unreadable {
+		return
+	}
+	k.unreadable = true
+	h.opts.Drainer.Forget(node.Name)
+	h.metrics.rejected.Inc()
+	h.opts.Events.Notify(notify.Unreadable(node, err))
+	h.opts.Logger.Error().Err(err).Str("node", node.Name).Msg("read record")
 }
 
 // shutDown marks a Node out of service as soon as its machine is known to be gone, and takes
@@ -176,7 +181,6 @@ func (h *Handler) nodeGone(ctx context.Context, name string, k *known) {
 		h.opts.Logger.Warn().Str("node", name).EmbedObject(k.rec).Int("left", pods.Left).Msg("node gone before its drain had ended")
 	}
 	h.opts.Hooks.Orphaned(ctx, name, k.rec)
-	h.written.Delete(name)
 	h.forget(name)
 }
 
