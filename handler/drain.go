@@ -1,6 +1,7 @@
 package handler
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -17,26 +18,20 @@ import (
 // when none is left or time is up. With CordonOnly it does nothing, and the record stays as it
 // is.
 func (r *reconciliation) drain(ctx context.Context) (done bool, err error) {
-	k := r.known
-	if r.opts.CordonOnly {
+	switch k := r.known; {
+	case r.opts.CordonOnly:
 		return true, nil
-	}
-	if k.off { // cancelled, and interrupted again before that was done
+	case k.cancelling: // and interrupted again before that was done
 		r.opts.Drainer.Forget(r.node.Name)
-		k.off, k.final = false, nil
+		k.cancelling, k.final = false, nil
+	case k.final != nil && k.final.Kind == r.rec.Kind && k.final.Rehearsed() == r.rec.Rehearsed():
+		return true, r.endAgain(ctx)
 	}
-	if k.final != nil && k.final.Kind == r.rec.Kind && k.final.Rehearsed() == r.rec.Rehearsed() { // ended and counted, but that could not be written
-		rec := r.rec
-		rec.Phase, rec.Pods, rec.Ended, rec.Replacement = k.final.Phase, k.final.Pods, k.final.Ended, k.final.Replacement
-		return true, r.release(ctx, rec)
-	}
-	k.begun = true
-	rules, _ := r.opts.Rules(r.node, false)
-	in := drain.Interruption{Taint: marks.Taint(r.rec), Since: r.rec.Since(), Deadline: rules.DrainBy(r.rec, time.Now())}
-	in.Capacity = provisioner.CapacityOf(k.replacement) // mostly it stays, so one plan does
+	r.known.begun = true
+	in := r.interruption()
+	view, ok := r.opts.Drainer.Look(ctx, r.node.Name, in)
 	end := r.rec.DrainEnd()
 	r.lookAgain(end)
-	view, ok := r.opts.Drainer.Look(ctx, r.node.Name, in)
 	switch {
 	case !ok: // the drainer wakes us when it knows the pods
 		return true, nil
@@ -47,54 +42,120 @@ func (r *reconciliation) drain(ctx context.Context) (done bool, err error) {
 		return true, r.end(ctx, in, r.rec, interruption.DeadlineReached)
 	}
 
-	r.notifyPods(ctx, in.Deadline, view.Plan)
 	next := r.rec
-	requestErr := r.replace(ctx, &next, view)
-	r.notifyPods(ctx, in.Deadline, view.Plan) // of a replacement that is Ready now
-	if was := r.rec.Replacement; was != nil && next.Replacement != nil && was.Tried != next.Replacement.Tried {
-		// No pool is tried twice, whoever carries on from here.
-		if err := r.progress(ctx, next); err != nil {
-			return true, err
-		}
-	}
-	in.Capacity = provisioner.CapacityOf(k.replacement)
+	requestErr := r.replace(ctx, &next, in, view)
+	in.Capacity = provisioner.CapacityOf(r.known.replacement)
 	if requestErr != nil { // it is made again, and so is worth waiting for as long as pods can wait
 		in.Capacity = drain.PendingCapacity
 	}
-	if next.Phase == interruption.Noticed && len(view.Moving) > 0 { // before the first eviction, so the next process knows how many pods there were
-		next.Phase = interruption.Draining
-		if in.Capacity == drain.PendingCapacity || in.Deadline.IsZero() {
-			next.Phase = interruption.Replacing
-		}
-		next.Pods = &interruption.Pods{Total: len(view.Moving)}
-		if err := r.advance(ctx, next); err != nil {
-			return true, err
-		}
+	if err := r.start(ctx, &next, in, view); err != nil {
+		return true, err
 	}
-
 	status, ok := r.opts.Drainer.Drain(ctx, r.node.Name, in, view)
-	k.noteProgress(status)
+	r.known.noteProgress(status)
 	switch {
 	case !ok:
 		return true, requestErr
 	case status.Done:
 		return true, r.end(ctx, in, next, interruption.Drained)
-	case status.Begun && (next.Phase == interruption.Replacing || next.Pods == nil), status.Refusal != "" && podsOf(next).Refusal == "":
-		next.Phase = interruption.Draining
-		next.Pods = &interruption.Pods{Total: max(status.Total, podsOf(next).Total), Refusal: interruption.Clip(status.Refusal)}
-		if err := r.advance(ctx, next); err != nil {
-			return true, err
-		}
-	case next.Phase != interruption.Noticed && replacementMoved(r.rec.Replacement, next.Replacement):
-		if next.Phase == interruption.Replacing && in.Capacity == drain.ReadyCapacity {
-			next.Phase = interruption.Draining // pods follow in a moment, which is not worth a write of its own
-		}
-		if err := r.advance(ctx, next); err != nil {
-			return true, err
-		}
+	}
+	if err := r.recordProgress(ctx, next, in, status); err != nil {
+		return true, err
 	}
 	r.lookAgain(status.Next)
 	return true, requestErr
+}
+
+// interruption is what the drain is planned with, before the replacement is asked about: mostly its
+// state has not changed since the last time, so one plan does.
+func (r *reconciliation) interruption() drain.Interruption {
+	rules, _ := r.opts.Rules(r.node, false)
+	return drain.Interruption{
+		Taint:    marks.Taint(r.rec),
+		Since:    r.rec.Since(),
+		Deadline: rules.DrainBy(r.rec, time.Now()),
+		Capacity: provisioner.CapacityOf(r.known.replacement),
+	}
+}
+
+// replace requests a replacement, or asks how far it has come, and notifies the pods: those that are
+// notified of a replacement only when it is Ready, too.
+func (r *reconciliation) replace(ctx context.Context, next *interruption.Record, in drain.Interruption, view drain.View) error {
+	r.notifyPods(ctx, in.Deadline, view.Plan)
+	err := r.requestReplacement(ctx, next, view)
+	r.notifyPods(ctx, in.Deadline, view.Plan)
+	return err
+}
+
+// start records what the next process has to know before the first eviction: which pools were tried, as
+// none is tried twice, and how many pods there were.
+func (r *reconciliation) start(ctx context.Context, next *interruption.Record, in drain.Interruption, view drain.View) error {
+	if was := r.rec.Replacement; was != nil && next.Replacement != nil && was.Tried != next.Replacement.Tried {
+		if err := r.progress(ctx, *next); err != nil {
+			return err
+		}
+	}
+	if next.Phase != interruption.Noticed || len(view.Moving) == 0 {
+		return nil
+	}
+	news := podsLeave
+	if in.Capacity == drain.PendingCapacity || in.Deadline.IsZero() {
+		news = podsWait
+	}
+	next.Phase = phaseAfter(next.Phase, news)
+	next.Pods = &interruption.Pods{Total: len(view.Moving)}
+	return r.advance(ctx, *next)
+}
+
+// recordProgress writes how far the drain has come, if that is worth a write.
+func (r *reconciliation) recordProgress(ctx context.Context, next interruption.Record, in drain.Interruption, status drain.Status) error {
+	var news fact
+	switch {
+	case status.Begun && (next.Phase == interruption.Replacing || next.Pods == nil):
+		news = podsLeave
+	case status.Refusal != "" && podsOf(next).Refusal == "":
+		news = podRefused
+	case next.Phase == interruption.Noticed || !replacementMoved(r.rec.Replacement, next.Replacement):
+		return nil
+	case in.Capacity == drain.ReadyCapacity:
+		news = replacementReady
+	default:
+		news = replacementNamed
+	}
+	next.Phase = phaseAfter(next.Phase, news)
+	if news == podsLeave || news == podRefused {
+		next.Pods = &interruption.Pods{Total: max(status.Total, podsOf(next).Total), Refusal: interruption.Clip(status.Refusal)}
+	}
+	return r.advance(ctx, next)
+}
+
+// fact is what moves the phase of a drain on.
+type fact int
+
+const (
+	podsWait         fact = iota // pods have to leave, and wait for their replacement
+	podsLeave                    // the first pod leaves, or is about to
+	podRefused                   // the API server has refused an eviction for seconds
+	replacementReady             // pods follow in a moment, which is not worth a write of its own
+	replacementNamed             // the replacement has a name, another name, or has failed
+)
+
+// phases are what facts make of a drain's phase. What is not here leaves it as it is.
+var phases = map[interruption.Phase]map[fact]interruption.Phase{
+	interruption.Noticed: {
+		podsWait:   interruption.Replacing,
+		podsLeave:  interruption.Draining,
+		podRefused: interruption.Draining,
+	},
+	interruption.Replacing: {
+		podsLeave:        interruption.Draining,
+		podRefused:       interruption.Draining,
+		replacementReady: interruption.Draining,
+	},
+}
+
+func phaseAfter(phase interruption.Phase, news fact) interruption.Phase {
+	return cmp.Or(phases[phase][news], phase)
 }
 
 // notifyPods notifies those that ask, and have not been notified yet.

@@ -36,6 +36,13 @@ func (r *reconciliation) end(ctx context.Context, in drain.Interruption, rec int
 	return r.release(ctx, rec)
 }
 
+// endAgain writes the end of a drain that was counted when it could not be written.
+func (r *reconciliation) endAgain(ctx context.Context) error {
+	rec, final := r.rec, r.known.final
+	rec.Phase, rec.Pods, rec.Ended, rec.Replacement = final.Phase, final.Pods, final.Ended, final.Replacement
+	return r.release(ctx, rec)
+}
+
 // release has what made a node that is over terminate it, and writes its last record. The
 // release comes first: doing it twice is harmless, leaving it out is not. A node whose instance
 // comes back is kept; the provisioner is still notified once, to deal with the replacement.

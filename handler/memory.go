@@ -23,9 +23,9 @@ type known struct {
 	replacement     *interruption.Replacement // the provisioner's last answer; nil before the first
 	unreadable      bool                      // already reported
 	announced       string                    // the event that was announced last
-	off             bool                      // its drain was cancelled, or is about to be
+	cancelling      bool                      // its drain was cancelled, or is about to be
 	begun           bool                      // this process has looked after its drain
-	first           time.Time                 // when its reconciliation was first due
+	firstDue        time.Time                 // when its reconciliation was first due
 	retry           time.Time                 // when to request a replacement again after a refusal, see [reconciliation.pass]
 	left            int                       // pods that have left since this process looks after its drain
 	moved           time.Time                 // when the last one left, or has to have left

@@ -135,7 +135,7 @@ func (r *reconciliation) lookAround() {
 // scheduled event of the same instance still stands, and waits for its time again.
 func (r *reconciliation) dropRecommendation(ctx context.Context, why string) error {
 	rest, stands := r.rec.DropRecommendation(time.Now())
-	if !r.known.off { // else it was logged when that began
+	if !r.known.cancelling { // else it was logged when that began
 		r.fields(r.opts.Logger.Info()).Str("reason", why).Msg("rebalance recommendation dropped")
 	}
 	r.opts.Turns.Leave(r.node.Name)
@@ -167,7 +167,7 @@ func (r *reconciliation) lapseAt() time.Time {
 func (r *reconciliation) quietSince() time.Time {
 	at := interruption.Later(interruption.Later(r.rec.Received, r.rec.Begun), r.rec.Ended)
 	if r.rec.TurnTaken() && r.rec.Phase != interruption.Waiting && !r.rec.Phase.Over() {
-		at = interruption.Later(interruption.Later(at, r.known.first), r.known.moved)
+		at = interruption.Later(interruption.Later(at, r.known.firstDue), r.known.moved)
 	}
 	return at
 }
@@ -190,13 +190,13 @@ func (r *reconciliation) secure(ctx context.Context) error {
 		case was != nil && was.Name != "" && was.State != provisioner.StateFailed:
 			answer = *was // requested while pods would have left: the notice must find it, and request no other
 		case was == nil || *was != answer:
-			r.reportReplacement(r.rec, answer, false)
+			r.reportReplacement(r.rec, answer, answer)
 		}
 		return r.pass(ctx, answer, why)
 	}
 	view.Surged = nil // no replacement pod is made before the replacement is Ready, so none asks for room
 	next := r.rec
-	if err := r.replace(ctx, &next, view); err != nil {
+	if err := r.requestReplacement(ctx, &next, view); err != nil {
 		return err
 	}
 	switch got := *next.Replacement; {

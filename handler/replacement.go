@@ -17,9 +17,9 @@ import (
 // place. An autoscaler that sees them pending launches a node after a second or more.
 const spareLook = time.Second
 
-// replace requests a replacement, or asks how far it has come, and announces what is new. If
+// requestReplacement requests a replacement, or asks how far it has come, and announces what is new. If
 // there is nothing to move, it requests nothing.
-func (r *reconciliation) replace(ctx context.Context, next *interruption.Record, view drain.View) error {
+func (r *reconciliation) requestReplacement(ctx context.Context, next *interruption.Record, view drain.View) error {
 	asked := *next
 	asked.Replacement = r.known.replacementOf(*next)
 	if len(view.Moving) == 0 && asked.Replacement == nil {
@@ -37,12 +37,13 @@ func (r *reconciliation) replace(ctx context.Context, next *interruption.Record,
 		r.lookAgainIn(spareLook)
 	}
 	if got.State != before.State || got.Name != before.Name && got.State != provisioner.StateFailed {
-		r.reportReplacement(*next, got, got.Name != before.Name)
+		r.reportReplacement(*next, before, got)
 	}
 	return nil
 }
 
-func (r *reconciliation) reportReplacement(rec interruption.Record, got interruption.Replacement, another bool) {
+// reportReplacement announces what has become of the replacement since the last answer.
+func (r *reconciliation) reportReplacement(rec interruption.Record, before, got interruption.Replacement) {
 	log := r.fieldsOf(r.opts.Logger.Info(), rec).Str("backend", got.Backend).Str("replacement", got.Name).Str("pool", got.Pool)
 	switch got.State {
 	case provisioner.StateFailed:
@@ -57,7 +58,7 @@ func (r *reconciliation) reportReplacement(rec interruption.Record, got interrup
 		}
 		log.Msg("replacement ready")
 	default:
-		if another {
+		if got.Name != before.Name {
 			r.opts.Events.Notify(notify.Replaced(r.node, notify.ReasonReplacementRequested, got))
 			log.Msg("replacement requested")
 		}

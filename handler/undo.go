@@ -64,7 +64,7 @@ func (r *reconciliation) recordRemoved(ctx context.Context) (done bool, err erro
 // rest is not nil it takes the record's place, and waits for its time. The Node is written
 // last, so if the process is killed in between, the next process carries on.
 func (r *reconciliation) undo(ctx context.Context, rest *interruption.Record) error {
-	r.known.off = true
+	r.known.cancelling = true
 	result, done, err := r.opts.Drainer.Cancel(ctx, r.node.Name)
 	if err != nil {
 		return fmt.Errorf("cancel drain: %w", err)
@@ -94,7 +94,7 @@ func (r *reconciliation) undo(ctx context.Context, rest *interruption.Record) er
 	if !r.removed { // else the record would be seen again, and its end counted twice
 		rests := known{resourceVersion: r.node.ResourceVersion}
 		if rest != nil {
-			rests.rec, rests.first = *rest, r.known.first
+			rests.rec, rests.firstDue = *rest, r.known.firstDue
 		}
 		now := r.memory.of(r.node.Name)
 		r.memory.change(func() { *now = rests })

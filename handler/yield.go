@@ -16,10 +16,10 @@ const (
 // yields puts a node aside while notices are being written, if its drain can wait.
 func (h *Handler) yields(name string) bool {
 	k := h.memory.of(name)
-	if k.first.IsZero() {
-		k.first = time.Now()
+	if k.firstDue.IsZero() {
+		k.firstDue = time.Now()
 	}
-	left := yieldFor - time.Since(k.first)
+	left := yieldFor - time.Since(k.firstDue)
 	if left <= 0 || h.accepting.Load() == 0 {
 		return false
 	}
