@@ -101,47 +101,49 @@ func (p *Provisioner) Run(ctx context.Context) error {
 // the same replacement is never requested twice. Failed without a Name and Unsupported are
 // decided again at a later call.
 func (p *Provisioner) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (interruption.Replacement, error) {
-	r, why, spare := p.spare(ctx, node, rec, need)
-	if !spare {
-		var err error
-		r, why, err = p.dispatch(ctx, node, rec, need)
-		if err != nil {
-			return interruption.Replacement{}, err
+	if d := p.spare(ctx, node, rec, need); d != nil {
+		if !Pending(d.State) {
+			p.report(node, rec, *d)
 		}
+		return d.Replacement, nil
 	}
-	if !spare || !Pending(r.State) {
-		p.report(node, rec, r, why)
+	d, err := p.dispatch(ctx, node, rec, need)
+	if err != nil {
+		return interruption.Replacement{}, err
 	}
-	return r, nil
+	p.report(node, rec, d)
+	return d.Replacement, nil
 }
 
-// spare is the answer for pods that need no replacement, if that is so. As long as it is not
-// known, they need one.
-func (p *Provisioner) spare(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (r interruption.Replacement, why string, ok bool) {
+// spare is the answer for pods that need no replacement; nil if they need one, as they do as long as that
+// is not known.
+func (p *Provisioner) spare(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) *decision {
+	const why = "--replacement=when-needed"
 	prev := rec.Replacement
 	if p.opts.Room == nil || p.opts.Choice == None || prev != nil && prev.Name != "" {
-		return r, "", false
+		return nil
 	}
 	if len(need.Moving) == 0 { // all have moved, or nobody asked before
 		if prev == nil || prev.Backend != Spare {
-			return r, "", false
+			return nil
 		}
-		return *prev, "--replacement=when-needed", true
+		return &decision{*prev, why}
 	}
+	answer := interruption.Replacement{Backend: Spare, State: StateReady, Reason: "the pods fit on nodes that are there"}
 	fits, against, err := p.opts.Room.Holds(ctx, node, need.Moving)
 	switch {
 	case err != nil:
 		if ctx.Err() == nil && p.said.First(err.Error()) { // else nobody waits for the answer
 			p.log.Warn().Err(err).Str("node", node.Name).Msg("cannot tell whether there is room, replacement requested")
 		}
-		return r, "", false
+		return nil
 	case !fits && against == "":
-		return interruption.Replacement{Backend: Spare, State: StateRequested, Reason: "it is not known yet whether the pods fit on nodes that are there"}, "", true
+		answer.State, answer.Reason = StateRequested, "it is not known yet whether the pods fit on nodes that are there"
 	case !fits:
 		p.log.Debug().Str("node", node.Name).Str("reason", against).Msg("replacement needed")
-		return r, "", false
+		return nil
 	}
-	return interruption.Replacement{Backend: Spare, State: StateReady, Reason: "the pods fit on nodes that are there"}, "--replacement=when-needed", true
+	return &decision{answer, why}
 }
 
 // Terminate ends the drained node: what made it deletes or terminates it. Every backend is asked,
@@ -170,21 +172,14 @@ func (p *Provisioner) Forget(node string) {
 	}
 }
 
-// dispatch asks the backends, and returns the first answer that counts and why that backend
-// was chosen. A replacement that was requested stays with its backend.
-func (p *Provisioner) dispatch(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (r interruption.Replacement, why string, err error) {
+// dispatch asks the backends, and returns the first answer that counts. A replacement that was
+// requested stays with its backend.
+func (p *Provisioner) dispatch(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (decision, error) {
 	if prev := rec.Replacement; prev != nil && prev.Name != "" {
-		if b := p.backend(prev.Backend); b != nil {
-			r, err = b.Request(ctx, node, rec, need)
-			return r, "the record names its replacement", err
-		}
-		if Pending(prev.State) {
-			return Failed(*prev, "provisioner "+prev.Backend+" is not here to follow it"), "the record names its replacement", nil
-		}
-		return *prev, "the record names its replacement", nil
+		return p.follow(ctx, node, rec, need)
 	}
 	if p.opts.Choice == None {
-		return Unsupported(None, "replacement is switched off"), "--provisioner=none", nil
+		return decision{Unsupported(None, "replacement is switched off"), "--provisioner=none"}, nil
 	}
 	list, why := p.candidates(node)
 	var against []string
@@ -193,21 +188,36 @@ func (p *Provisioner) dispatch(ctx context.Context, node *corev1.Node, rec inter
 		if own.Replacement != nil && own.Replacement.Backend != b.Name() {
 			own.Replacement = nil
 		}
-		r, err = b.Request(ctx, node, own, need)
+		r, err := b.Request(ctx, node, own, need)
 		switch {
 		case err != nil:
-			return r, why, err
+			return decision{}, err
 		case r.State != StateUnsupported:
-			return r, cmp.Or(why, "the first that can: "+strings.Join(append(against, b.Name()), "; ")), nil
+			return decision{r, cmp.Or(why, "the first that can: "+strings.Join(append(against, b.Name()), "; "))}, nil
 		case len(list) == 1:
-			return r, why, nil
+			return decision{r, why}, nil
 		}
 		against = append(against, b.Name()+": "+r.Reason)
 	}
 	if len(against) == 0 {
 		against = []string{"there is no provisioner"}
 	}
-	return Unsupported(None, strings.Join(against, "; ")), "none can", nil
+	return decision{Unsupported(None, strings.Join(against, "; ")), "none can"}, nil
+}
+
+// follow asks the backend of the replacement that the record names.
+func (p *Provisioner) follow(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (decision, error) {
+	const why = "the record names its replacement"
+	prev := *rec.Replacement
+	b := p.backend(prev.Backend)
+	switch {
+	case b != nil:
+		r, err := b.Request(ctx, node, rec, need)
+		return decision{r, why}, err
+	case Pending(prev.State):
+		return decision{Failed(prev, "provisioner "+prev.Backend+" is not here to follow it"), why}, nil
+	}
+	return decision{prev, why}, nil
 }
 
 // candidates are the backends to ask about the node: the one that was chosen, else the one
