@@ -45,7 +45,7 @@ func TestImportsPointDown(t *testing.T) {
 		"spot-handler/handler/provisioner/karpenter":      {"spot-handler/drain", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/offerings", "spot-handler/handler/provisioner", "spot-handler/handler/provisioner/room", "spot-handler/handler/readcache"},
 		"spot-handler/handler/provisioner/asg":            {"spot-handler/drain", "spot-handler/drain/rewatch", "spot-handler/handler/awsfault", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner"},
 		"spot-handler/handler/provisioner/placeholder":    {"spot-handler/drain", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner", "spot-handler/handler/readcache"},
-		"spot-handler/handler/provisioner/room":           {"spot-handler/drain", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes"},
+		"spot-handler/handler/provisioner/room":           {"spot-handler/drain", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner"},
 	}
 	everybodys := []string{"spot-handler/drain/fair", "spot-handler/drain/narrow", "spot-handler/handler/interruption"}
 	for pkg, want := range allowed {

@@ -77,12 +77,17 @@ const (
 // there.
 const Spare = "spare"
 
-// Room says whether pods fit on nodes that are there. What it has promised to a node stands
-// until it says otherwise, or until Forget. They do not fit for a reason, or it does not know yet:
-// then the node is reconciled again when it does.
+// Room says whether pods of a node fit on the other nodes that are there. What it has promised to a
+// node stands until it says otherwise, or until Forget.
 type Room interface {
-	Holds(ctx context.Context, node *corev1.Node, pods []*corev1.Pod) (fits bool, why string, err error)
+	Fit(ctx context.Context, node *corev1.Node, pods []*corev1.Pod) (Fit, error)
 	Forget(node string)
+}
+
+// Fit is whether pods fit.
+type Fit struct {
+	Known   bool   // if not, the node is reconciled again when it is
+	Against string // why they do not; empty if they do
 }
 
 // Need is what has to find a new home.

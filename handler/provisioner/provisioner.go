@@ -130,17 +130,17 @@ func (p *Provisioner) spare(ctx context.Context, node *corev1.Node, rec interrup
 		return &decision{*prev, why}
 	}
 	answer := interruption.Replacement{Backend: Spare, State: StateReady, Reason: "the pods fit on nodes that are there"}
-	fits, against, err := p.opts.Room.Holds(ctx, node, need.Moving)
+	fit, err := p.opts.Room.Fit(ctx, node, need.Moving)
 	switch {
 	case err != nil:
 		if ctx.Err() == nil && p.said.First(err.Error()) { // else nobody waits for the answer
 			p.log.Warn().Err(err).Str("node", node.Name).Msg("cannot tell whether there is room, replacement requested")
 		}
 		return nil
-	case !fits && against == "":
+	case !fit.Known:
 		answer.State, answer.Reason = StateRequested, "it is not known yet whether the pods fit on nodes that are there"
-	case !fits:
-		p.log.Debug().Str("node", node.Name).Str("reason", against).Msg("replacement needed")
+	case fit.Against != "":
+		p.log.Debug().Str("node", node.Name).Str("reason", fit.Against).Msg("replacement needed")
 		return nil
 	}
 	return &decision{answer, why}

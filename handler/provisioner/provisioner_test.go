@@ -213,16 +213,15 @@ func TestReleaseAsksEveryBackend(t *testing.T) {
 
 // fakeRoom answers what it is told to.
 type fakeRoom struct {
-	fits      bool
-	why       string
+	fit       Fit
 	err       error
 	forgotten int
 }
 
 var _ Room = (*fakeRoom)(nil)
 
-func (f *fakeRoom) Holds(context.Context, *corev1.Node, []*corev1.Pod) (bool, string, error) {
-	return f.fits, f.why, f.err
+func (f *fakeRoom) Fit(context.Context, *corev1.Node, []*corev1.Pod) (Fit, error) {
+	return f.fit, f.err
 }
 
 func (f *fakeRoom) Forget(string) { f.forgotten++ }
@@ -230,7 +229,7 @@ func (f *fakeRoom) Forget(string) { f.forgotten++ }
 // Where there is room nobody is asked for a replacement, until the room has gone. One that was
 // requested is followed, room or not.
 func TestNoReplacementWhereThereIsRoom(t *testing.T) {
-	b, room := newBench(t, Auto), &fakeRoom{fits: true}
+	b, room := newBench(t, Auto), &fakeRoom{fit: Fit{Known: true}}
 	b.opts.Room = room
 	b.karpenter.answer = interruption.Replacement{State: StateRequested, Name: "claim"}
 	rec := interruption.Record{Instance: "i-1"}
@@ -252,11 +251,11 @@ func TestNoReplacementWhereThereIsRoom(t *testing.T) {
 	if n := strings.Count(b.log.String(), "provisioner chosen"); n != 1 {
 		t.Errorf("said %d times, want once: %s", n, b.log.String())
 	}
-	room.fits, room.why = false, "no room"
+	room.fit.Against = "no room"
 	if r := ask(2); r.Backend != Karpenter || r.Name != "claim" {
 		t.Errorf("%+v, want a replacement when the room has gone", r)
 	}
-	room.fits = true
+	room.fit = Fit{Known: true}
 	if r := ask(2); r.Backend != Karpenter {
 		t.Errorf("%+v, want what was requested", r)
 	}
@@ -265,14 +264,14 @@ func TestNoReplacementWhereThereIsRoom(t *testing.T) {
 	}
 
 	rec = interruption.Record{Instance: "i-2"}
-	room.fits, room.why = false, ""
+	room.fit = Fit{}
 	for range 2 {
 		if r := ask(1); r.Backend != Spare || r.State != StateRequested {
 			t.Errorf("%+v, want nothing requested until it is known", r)
 		}
 	}
 	b.wantCount(Spare, "requested", 0)
-	room.fits = true
+	room.fit = Fit{Known: true}
 	if r := ask(1); r.Backend != Spare || r.State != StateReady {
 		t.Errorf("%+v, want none when it is known", r)
 	}

@@ -28,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain"
+	"spot-handler/handler/provisioner"
 )
 
 const (
@@ -61,7 +62,7 @@ type Options struct {
 	// Node is a Node as last seen, if it is known: it may be in danger since the snapshot.
 	Node func(name string) (*corev1.Node, bool)
 	// Notify is called with each node that was not answered, when it can be. It must not block.
-	// If it is nil, Holds waits instead.
+	// If it is nil, Fit waits instead.
 	Notify func(node string)
 }
 
@@ -95,23 +96,23 @@ type promise struct {
 // New returns a Room. It makes no call.
 func New(o Options) *Room { return &Room{opts: o, promises: map[string]*promise{}} }
 
-// Holds reports whether there is room elsewhere for all these pods of a node, or why not; without
-// a reason it is not known yet, and the node is notified when it is. A node that was promised room
-// has it until one of its pods is found without a place; then it has none until Forget.
-func (r *Room) Holds(ctx context.Context, node *corev1.Node, pods []*corev1.Pod) (bool, string, error) {
+// Fit says whether there is room elsewhere for all these pods of a node. If that is not known yet, the node
+// is notified when it is. A node that was promised room has it until one of its pods is found without a
+// place; then it has none until Forget.
+func (r *Room) Fit(ctx context.Context, node *corev1.Node, pods []*corev1.Pod) (provisioner.Fit, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p := r.promises[node.Name]; p != nil {
 		if p.withdrawn == "" {
 			if err := r.check(ctx); err != nil {
-				return false, "", err
+				return provisioner.Fit{}, err
 			}
 		}
-		return p.withdrawn == "", p.withdrawn, nil
+		return provisioner.Fit{Known: true, Against: p.withdrawn}, nil
 	}
 	for _, pod := range pods {
 		if why := intricate(pod); why != "" {
-			return false, pod.Namespace + "/" + pod.Name + " " + why, nil
+			return provisioner.Fit{Known: true, Against: pod.Namespace + "/" + pod.Name + " " + why}, nil
 		}
 	}
 	if r.snapshot == nil && (r.taking.err == nil || time.Since(r.taking.ended) >= failedFor) {
@@ -121,16 +122,21 @@ func (r *Room) Holds(ctx context.Context, node *corev1.Node, pods []*corev1.Pod)
 	case r.snapshot != nil:
 	case r.taking.goesOn != nil:
 		r.taking.asked = append(r.taking.asked, node.Name)
-		return false, "", nil
+		return provisioner.Fit{}, nil
 	default:
-		return false, "", r.taking.err
+		return provisioner.Fit{}, r.taking.err
 	}
+	return provisioner.Fit{Known: true, Against: r.place(node, pods)}, nil
+}
+
+// place promises room to the pods of a node, or says which of them has none. The caller holds the lock.
+func (r *Room) place(node *corev1.Node, pods []*corev1.Pod) (against string) {
 	places, unplaced := r.snapshot.placeAll(node, pods, func(name string) bool { // marked since
 		now, ok := r.opts.Node(name)
 		return ok && unavailable(now)
 	})
 	if unplaced != "" {
-		return false, "no room for " + unplaced, nil
+		return "no room for " + unplaced
 	}
 	p := &promise{places: places, owners: map[types.UID]bool{}}
 	for _, pod := range pods {
@@ -139,7 +145,7 @@ func (r *Room) Holds(ctx context.Context, node *corev1.Node, pods []*corev1.Pod)
 		}
 	}
 	r.promises[node.Name] = p
-	return true, "", nil
+	return ""
 }
 
 // Forget drops what a node was promised.

@@ -18,6 +18,7 @@ import (
 
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
 )
 
 // cluster is what the API server has. It answers in pages.
@@ -31,6 +32,9 @@ type cluster struct {
 }
 
 // answer is as the API server's: none until ctx is done if it hangs.
+// there: the pods fit.
+var there = provisioner.Fit{Known: true}
+
 func (c *cluster) answer(ctx context.Context) error {
 	if c.hangs {
 		<-ctx.Done()
@@ -181,9 +185,9 @@ func TestAsTheSchedulerWould(t *testing.T) {
 			for i := range tt.moving {
 				moving = append(moving, drain.Lean(&tt.moving[i])) // as the daemon has them
 			}
-			fits, why, err := r.Holds(t.Context(), gone, moving)
-			if err != nil || fits != (tt.why == "") || !strings.Contains(why, tt.why) {
-				t.Errorf("fits %v, %q, %v, want %q", fits, why, err, tt.why)
+			fit, err := r.Fit(t.Context(), gone, moving)
+			if err != nil || !fit.Known || (fit.Against == "") != (tt.why == "") || !strings.Contains(fit.Against, tt.why) {
+				t.Errorf("%+v, %v, want %q", fit, err, tt.why)
 			}
 		})
 	}
@@ -201,11 +205,11 @@ func TestNothingIsPromisedTwice(t *testing.T) {
 		r := room(c)
 		ask := func(i int) bool {
 			t.Helper()
-			fits, _, err := r.Holds(t.Context(), &c.nodes[i+2], []*corev1.Pod{&c.pods[i]})
+			fit, err := r.Fit(t.Context(), &c.nodes[i+2], []*corev1.Pod{&c.pods[i]})
 			if err != nil {
 				t.Fatal(err)
 			}
-			return fits
+			return fit == there
 		}
 		if !ask(0) || !ask(1) || len(c.lists) != 1 {
 			t.Errorf("want room for two, and one snapshot: %d", len(c.lists))
@@ -218,14 +222,14 @@ func TestNothingIsPromisedTwice(t *testing.T) {
 		r.Forget("gone-0")
 		time.Sleep(freshFor + time.Second)
 		r.Forget("gone-4")
-		fits, _, err := r.Holds(t.Context(), &c.nodes[6], []*corev1.Pod{&c.pods[3]})
-		if err != nil || !fits {
+		fit, err := r.Fit(t.Context(), &c.nodes[6], []*corev1.Pod{&c.pods[3]})
+		if err != nil || fit != there {
 			t.Errorf("no room where one has left: %v", err)
 		}
 		c.nodes[3].Spec.Unschedulable = false // cancelled: its pods stay
 		time.Sleep(freshFor + time.Second)
 		c.nodes = append(c.nodes, *doomed("gone-5"))
-		if _, _, err := r.Holds(t.Context(), &c.nodes[7], nil); err != nil || r.promises["gone-1"] != nil {
+		if _, err := r.Fit(t.Context(), &c.nodes[7], nil); err != nil || r.promises["gone-1"] != nil {
 			t.Errorf("a node that stays keeps what it was promised: %v", err)
 		}
 	})
@@ -235,11 +239,11 @@ func TestNothingIsPromisedTwice(t *testing.T) {
 func TestNoRoomWhereDangerIs(t *testing.T) {
 	c := &cluster{nodes: []corev1.Node{aNode("n"), *doomed("gone"), *doomed("gone-too")}, pods: []corev1.Pod{aPod("1", "gone", "1"), aPod("2", "gone-too", "1")}}
 	r := room(c)
-	if fits, _, err := r.Holds(t.Context(), &c.nodes[1], []*corev1.Pod{&c.pods[0]}); !fits || err != nil {
+	if fit, err := r.Fit(t.Context(), &c.nodes[1], []*corev1.Pod{&c.pods[0]}); fit != there || err != nil {
 		t.Fatalf("no room: %v", err)
 	}
 	c.nodes[0].Spec.Unschedulable = true
-	if fits, why, _ := r.Holds(t.Context(), &c.nodes[2], []*corev1.Pod{&c.pods[1]}); fits || why == "" {
+	if fit, _ := r.Fit(t.Context(), &c.nodes[2], []*corev1.Pod{&c.pods[1]}); fit.Against == "" {
 		t.Errorf("room on a node that is cordoned")
 	}
 }
@@ -247,8 +251,8 @@ func TestNoRoomWhereDangerIs(t *testing.T) {
 // The node itself is no room, also before it is cordoned.
 func TestNoRoomWhereThePodsAre(t *testing.T) {
 	c := &cluster{nodes: []corev1.Node{aNode("n")}, pods: []corev1.Pod{aPod("1", "n", "1")}}
-	if fits, why, err := room(c).Holds(t.Context(), &c.nodes[0], []*corev1.Pod{&c.pods[0]}); fits || why == "" || err != nil {
-		t.Errorf("fits %v, %q, %v", fits, why, err)
+	if fit, err := room(c).Fit(t.Context(), &c.nodes[0], []*corev1.Pod{&c.pods[0]}); fit.Against == "" || err != nil {
+		t.Errorf("%+v, %v", fit, err)
 	}
 }
 
@@ -259,9 +263,9 @@ func TestPromiseIsWithdrawn(t *testing.T) {
 		r := room(c)
 		want := func(want string) {
 			t.Helper()
-			fits, why, err := r.Holds(t.Context(), &c.nodes[1], []*corev1.Pod{&c.pods[0]})
-			if err != nil || fits != (want == "") || !strings.Contains(why, want) {
-				t.Errorf("fits %v, %q, %v, want %q", fits, why, err, want)
+			fit, err := r.Fit(t.Context(), &c.nodes[1], []*corev1.Pod{&c.pods[0]})
+			if err != nil || !fit.Known || (fit.Against == "") != (want == "") || !strings.Contains(fit.Against, want) {
+				t.Errorf("%+v, %v, want %q", fit, err, want)
 			}
 		}
 		refused := func(p *corev1.Pod) {
@@ -299,13 +303,13 @@ func TestInPages(t *testing.T) {
 	c.pods[podsPerPage] = aPod("last", fmt.Sprint("n-", nodesPerPage), "2")
 	moving := aPod("1", "n-0", "3")
 	r := room(c)
-	fits, _, err := r.Holds(t.Context(), &c.nodes[0], []*corev1.Pod{&moving})
-	if err != nil || fits || len(c.lists) != 2 {
-		t.Errorf("fits %v, %v, after %d pages of pods, want no room by the last of two", fits, err, len(c.lists))
+	fit, err := r.Fit(t.Context(), &c.nodes[0], []*corev1.Pod{&moving})
+	if err != nil || fit.Against == "" || len(c.lists) != 2 {
+		t.Errorf("%+v, %v, after %d pages of pods, want no room by the last of two", fit, err, len(c.lists))
 	}
 	c.fail = errors.New("away")
 	r = room(c)
-	if _, _, err := r.Holds(t.Context(), &c.nodes[0], []*corev1.Pod{&moving}); !errors.Is(err, c.fail) {
+	if _, err := r.Fit(t.Context(), &c.nodes[0], []*corev1.Pod{&moving}); !errors.Is(err, c.fail) {
 		t.Errorf("%v, want the error", err)
 	}
 }
@@ -323,32 +327,32 @@ func TestNobodyWaitsForALook(t *testing.T) {
 		notified := map[string]int{}
 		r.opts.Notify = func(node string) { notified[node]++ }
 		pod := aPod("1", "gone-0", "1")
-		ask := func(i int) (fits bool, why string, err error) {
+		ask := func(i int) (fit provisioner.Fit, err error) {
 			t.Helper()
 			began := time.Now()
-			fits, why, err = r.Holds(t.Context(), &c.nodes[i+1], []*corev1.Pod{&pod})
+			fit, err = r.Fit(t.Context(), &c.nodes[i+1], []*corev1.Pod{&pod})
 			if took := time.Since(began); took > 0 {
 				t.Errorf("node %d waited %s for its answer", i, took)
 			}
-			return fits, why, err
+			return fit, err
 		}
 		unknown := func(i int) {
 			t.Helper()
-			if fits, why, err := ask(i); fits || why != "" || err != nil {
-				t.Errorf("fits %v, %q, %v; want not known yet", fits, why, err)
+			if fit, err := ask(i); fit.Known || err != nil {
+				t.Errorf("%+v, %v; want not known yet", fit, err)
 			}
 		}
 		unknown(0)
 		synctest.Wait()
-		if fits, _, err := ask(0); !fits || err != nil || notified["gone-0"] != 1 {
-			t.Fatalf("fits %v, %v, notified %d times", fits, err, notified["gone-0"])
+		if fit, err := ask(0); fit != there || err != nil || notified["gone-0"] != 1 {
+			t.Fatalf("%+v, %v, notified %d times", fit, err, notified["gone-0"])
 		}
 		time.Sleep(freshFor)
 		synctest.Wait()
 
 		c.hangs = true
-		if fits, _, err := ask(0); !fits || err != nil {
-			t.Errorf("fits %v, %v, want the promise kept while its check goes on", fits, err)
+		if fit, err := ask(0); fit != there || err != nil {
+			t.Errorf("%+v, %v, want the promise kept while its check goes on", fit, err)
 		}
 		for i := range burst - 1 {
 			unknown(i + 1)
@@ -359,7 +363,7 @@ func TestNobodyWaitsForALook(t *testing.T) {
 			t.Errorf("%d lists of pods, want the first, one check, and one snapshot", lists)
 		}
 		for i := range burst {
-			if _, _, err := ask(i); !errors.Is(err, context.DeadlineExceeded) || i > 0 && notified[fmt.Sprint("gone-", i)] != 1 {
+			if _, err := ask(i); !errors.Is(err, context.DeadlineExceeded) || i > 0 && notified[fmt.Sprint("gone-", i)] != 1 {
 				t.Errorf("%v, notified %d times, want the error at once", err, notified[fmt.Sprint("gone-", i)])
 			}
 		}
@@ -367,8 +371,8 @@ func TestNobodyWaitsForALook(t *testing.T) {
 		time.Sleep(failedFor)
 		unknown(1)
 		synctest.Wait()
-		if fits, _, err := ask(1); !fits || err != nil {
-			t.Errorf("fits %v, %v, want a new snapshot after a while", fits, err)
+		if fit, err := ask(1); fit != there || err != nil {
+			t.Errorf("%+v, %v, want a new snapshot after a while", fit, err)
 		}
 	})
 }

@@ -89,8 +89,8 @@ func Add(sum, more corev1.ResourceList) {
 	}
 }
 
-// Holds reports whether a pod with these requests fits.
-func (s *Space) Holds(requests corev1.ResourceList) bool {
+// Fits reports whether a pod with these requests fits.
+func (s *Space) Fits(requests corev1.ResourceList) bool {
 	for name, q := range requests {
 		if left := s.left[name]; q.Sign() > 0 && left.Cmp(q) < 0 {
 			return false
@@ -223,7 +223,7 @@ func (l *snapshot) best(from *corev1.Node, pod *corev1.Pod, not func(node string
 		if best != nil && (s < score || s == score && f.node.Name > best.node.Name) { // so the order of the map does not matter
 			continue
 		}
-		if from != nil && f.node.Name == from.Name || not != nil && not(f.node.Name) || !f.left.Holds(requests) || !f.suits(pod, affinity, from) {
+		if from != nil && f.node.Name == from.Name || not != nil && not(f.node.Name) || !f.left.Fits(requests) || !f.suits(pod, affinity, from) {
 			continue
 		}
 		best, score = f, s

@@ -99,7 +99,7 @@ func (w *world) best(p *pod) *node {
 		if best != nil && (s < score || s == score && n.Name > best.Name) {
 			continue
 		}
-		if n.free.Holds(requests) && (zone == "" || zone == n.Labels[corev1.LabelTopologyZone]) && suits(n.Node) && !slices.ContainsFunc(rules, func(r rule) bool { return !r(n) }) {
+		if n.free.Fits(requests) && (zone == "" || zone == n.Labels[corev1.LabelTopologyZone]) && suits(n.Node) && !slices.ContainsFunc(rules, func(r rule) bool { return !r(n) }) {
 			best, score = n, s
 		}
 	}
