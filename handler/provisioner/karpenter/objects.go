@@ -1,8 +1,6 @@
 package karpenter
 
 import (
-	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -12,10 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic"
 
 	"spot-handler/drain"
-	"spot-handler/drain/rewatch"
 	"spot-handler/handler/provisioner"
 )
 
@@ -232,57 +228,4 @@ func decodeClaim(u *unstructured.Unstructured) *Claim {
 	}
 	claim.ManagedFields = nil
 	return claim
-}
-
-// Which version of objects is read.
-const (
-	cached   = "0" // what is in the API server's watch cache, which might be behind
-	asStored = ""  // what is in its store: a quorum read
-)
-
-// readClaim is the NodeClaim, or nil if there is none.
-func (b *Backend) readClaim(ctx context.Context, name, version string) (*Claim, error) {
-	u, err := b.opts.Dynamic.Resource(nodeClaimResource).Get(ctx, name, metav1.GetOptions{ResourceVersion: version})
-	if isMissing(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("get NodeClaim %q: %w", name, err)
-	}
-	return decodeClaim(u), nil
-}
-
-// deleteClaim deletes exactly this claim, which may be gone by then. If it has not been launched
-// it must not have changed either: its next version might be.
-func (b *Backend) deleteClaim(ctx context.Context, claim *Claim) error {
-	preconditions := &metav1.Preconditions{UID: &claim.UID}
-	if claim.state() == provisioner.StateRequested {
-		preconditions.ResourceVersion = &claim.ResourceVersion
-	}
-	err := b.opts.Dynamic.Resource(nodeClaimResource).Delete(ctx, claim.Name, metav1.DeleteOptions{Preconditions: preconditions})
-	if err != nil {
-		return fmt.Errorf("delete NodeClaim %q: %w", claim.Name, err)
-	}
-	return nil
-}
-
-// How many of Karpenter's objects, and how many DaemonSets, are in memory at a time: they are large,
-// and there can be thousands.
-const pageLimit, daemonsPerPage = 200, 50
-
-// eachPage reads all objects that the label selector selects, a page at a time.
-func eachPage(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, selector string, use func(*unstructured.Unstructured)) error {
-	o := metav1.ListOptions{LabelSelector: selector, Limit: pageLimit}
-	if resource == daemonSetResource {
-		o.Limit = daemonsPerPage
-	}
-	err := rewatch.Pages(ctx, client.Resource(resource).List, o, func(page *unstructured.UnstructuredList) {
-		for i := range page.Items {
-			use(&page.Items[i])
-		}
-	})
-	if err != nil {
-		return fmt.Errorf("list %s: %w", resource.Resource, err)
-	}
-	return nil
 }

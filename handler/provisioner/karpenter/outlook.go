@@ -6,12 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
 
@@ -232,41 +229,4 @@ func (o *Outlook) place(f fleet, lost *spotNodes, orders []claimOrder) {
 		o.Raise = best.over(f.used[best.Name], all)
 		return
 	}
-}
-
-// Launched returns the instances of NodeClaims that have no Node yet. It reads all NodeClaims,
-// page by page. Without Karpenter there are none.
-func Launched(ctx context.Context, client dynamic.Interface) (map[string]bool, error) {
-	launched := map[string]bool{}
-	err := eachPage(ctx, client, nodeClaimResource, "", func(u *unstructured.Unstructured) {
-		provider, _, _ := unstructured.NestedString(u.Object, "status", "providerID")
-		node, _, _ := unstructured.NestedString(u.Object, "status", "nodeName")
-		if provider != "" && node == "" {
-			launched[provider[strings.LastIndexByte(provider, '/')+1:]] = true
-		}
-	})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, err
-	}
-	return launched, nil
-}
-
-// bootSample is how many NodeClaims of a pool tell how long its nodes take: they are large.
-const bootSample = 200
-
-// BootTimes are how long the nodes of a pool took from the request until they were Ready, as some
-// of its NodeClaims say.
-func BootTimes(ctx context.Context, client dynamic.Interface, pool string) ([]time.Duration, error) {
-	list, err := client.Resource(nodeClaimResource).List(ctx, metav1.ListOptions{LabelSelector: nodePoolLabel + "=" + pool, Limit: bootSample})
-	if err != nil {
-		return nil, fmt.Errorf("list NodeClaims of pool %q: %w", pool, err)
-	}
-	var took []time.Duration
-	for i := range list.Items {
-		claim := decodeClaim(&list.Items[i])
-		if ready := claim.since("Initialized"); !ready.IsZero() {
-			took = append(took, max(0, ready.Sub(claim.CreationTimestamp.Time)))
-		}
-	}
-	return took, nil
 }

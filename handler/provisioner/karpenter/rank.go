@@ -1,0 +1,144 @@
+package karpenter
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/offerings"
+)
+
+// rank makes an order in each of the pools, best first, as preferences say.
+func (lost lostNode) rank(list []candidate) []claimOrder {
+	orders := make([]claimOrder, len(list))
+	for i, c := range list {
+		orders[i] = lost.orderIn(c)
+	}
+	slices.SortFunc(orders, func(a, b claimOrder) int {
+		order, _ := lost.compare(a, b)
+		return order
+	})
+	return orders
+}
+
+// preferences say which of two orders is better; the first that tells them apart decides.
+var preferences = []struct {
+	why     string // of the better one's pool
+	compare func(lost lostNode, a, b claimOrder) int
+}{
+	{"takes more of the pods", func(_ lostNode, a, b claimOrder) int {
+		return cmp.Compare(len(b.fit.need.Moving), len(a.fit.need.Moving))
+	}},
+	{"has not lost too many nodes", func(lost lostNode, a, b claimOrder) int { return first(!lost.unsafe(a), !lost.unsafe(b)) }},
+	{"has not just failed to launch a spot instance", func(_ lostNode, a, b claimOrder) int { return first(!a.inVain, !b.inVain) }},
+	{"can give another spot instance", func(_ lostNode, a, b claimOrder) int { return first(a.capacity == spot, b.capacity == spot) }}, // on a rebalance recommendation
+	{"is the node's own", func(lost lostNode, a, b claimOrder) int {
+		return first(a.capacity == spot && a.pool.Name == lost.pool, b.capacity == spot && b.pool.Name == lost.pool)
+	}},
+	{"was not hit lately", func(lost lostNode, a, b claimOrder) int { return first(!lost.risky(a.pool), !lost.risky(b.pool)) }},
+	{"has the labels and taints of the node's pool", func(lost lostNode, a, b claimOrder) int { return first(lost.alike(a.pool), lost.alike(b.pool)) }},
+	{"has a lower weight than the node's pool", func(lost lostNode, a, b claimOrder) int { return first(lost.below(a.pool), lost.below(b.pool)) }},
+	{"has a higher weight", func(_ lostNode, a, b claimOrder) int { return cmp.Compare(b.pool.Spec.Weight, a.pool.Spec.Weight) }},
+	{"comes first by name", func(_ lostNode, a, b claimOrder) int { return strings.Compare(a.pool.Name, b.pool.Name) }},
+}
+
+// compare puts the better of two orders first, and says why it is better.
+func (lost lostNode) compare(a, b claimOrder) (order int, why string) {
+	for _, p := range preferences {
+		if order := p.compare(lost, a, b); order != 0 {
+			return order, p.why
+		}
+	}
+	return 0, ""
+}
+
+// first puts what is true before what is not.
+func first(a, b bool) int {
+	order := []bool{true, false}
+	return slices.Index(order, a) - slices.Index(order, b)
+}
+
+func (lost lostNode) orderIn(c candidate) claimOrder {
+	o := claimOrder{candidate: c, lost: lost, until: lost.protectedUntil(c), remark: lost.remark}
+	s := newShape(c.pool, lost.source, lost.node)
+	if c.capacity == spot {
+		lost.avoidRisk(s)
+	} else {
+		s.preferOnDemand()
+	}
+	o.fit = fitTo(s, lost.need)
+	o.ask = sumRequests(o.fit.need)
+	// Karpenter chooses the instance type: a cheap one that fits, as the interrupted node's own
+	// type did. That node's claim says how large that is (with the kwok provider, only how much
+	// of it pods can have); the Node that we are given is lean and does not say.
+	o.size = o.ask
+	if lost.claim != nil {
+		o.size = atLeast(atLeast(o.ask, lost.claim.Status.Capacity), lost.claim.Status.Allocatable)
+	}
+	if n := len(lost.need.Moving) - len(o.fit.need.Moving); n > 0 {
+		without := fmt.Sprintf("without %d of %d pods, which cannot run in pool %s: %s", n, len(lost.need.Moving), c.pool.Name, o.fit.remark())
+		o.remark = strings.TrimPrefix(o.remark+"; "+without, "; ")
+	}
+	return o
+}
+
+// risky reports whether a node that is only at risk had better not go to the pool, which was
+// hit lately. On an interruption any pool that has room will do.
+func (lost lostNode) risky(pool *nodePool) bool {
+	return lost.rec.Kind == interruption.RebalanceRecommendation &&
+		slices.ContainsFunc(lost.lately, func(l offerings.Loss) bool { return l.Pool == pool.Name })
+}
+
+// unsafe reports whether the order is of a spot instance in a pool that has lost too many.
+func (lost lostNode) unsafe(o claimOrder) bool {
+	_, tooMany := lost.tooMany[o.pool.Name]
+	return tooMany && (o.capacity == spot || hasNoOnDemand(o.pool, lost) != "")
+}
+
+// alike reports whether the pool gives its nodes the labels and taints that the source
+// pool does.
+func (lost lostNode) alike(pool *nodePool) bool {
+	if lost.source == nil || lost.source.broken != "" {
+		return false
+	}
+	return maps.Equal(ownLabels(lost.source, lost.node), ownLabels(pool, lost.node)) &&
+		slices.Equal(taintsOf(lost.source), taintsOf(pool))
+}
+
+func taintsOf(pool *nodePool) []string {
+	var list []string
+	for _, t := range pool.Spec.Template.Spec.Taints {
+		list = append(list, t.ToString())
+	}
+	slices.Sort(list)
+	return list
+}
+
+// below reports whether Karpenter prefers the source pool to this one.
+func (lost lostNode) below(pool *nodePool) bool {
+	return lost.source == nil || pool.Spec.Weight < lost.source.Spec.Weight
+}
+
+// rebalanceWindow is how long a replacement can wait for pods if no deadline ends the wait:
+// two minutes to boot, and three for the pods to move.
+const rebalanceWindow = 5 * time.Minute
+
+// protectedUntil is how long a replacement in the pool has to be protected from
+// consolidation: until our pods are there, at most until the end of the interrupted node,
+// and not at all if Karpenter would not be faster than that, unless it is held afterwards. While an
+// empty node is protected, Karpenter might move other nodes' healthy pods onto it.
+func (lost lostNode) protectedUntil(c candidate) time.Time {
+	end := lost.rec.Deadline
+	if end.IsZero() {
+		end = time.Now().Add(rebalanceWindow)
+	}
+	after, ok := c.pool.consolidates()
+	if !ok || after >= time.Until(end) && !lost.isHeld(c) {
+		return time.Time{}
+	}
+	return end
+}
