@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/offerings"
@@ -25,10 +23,6 @@ const (
 	reasonReplacing  = "Karpenter is replacing the node itself: its NodeClaim is being deleted"
 	reasonDisrupting = "Karpenter is about to replace the node itself: it has tainted it"
 )
-
-// ownGrace is how long a NodeClaim has to be deleting before we leave its replacement to
-// Karpenter: what was deleted at this moment has moved nothing yet.
-const ownGrace = time.Second
 
 // lostNode is what is known about an interrupted node when its replacement is chosen.
 type lostNode struct {
@@ -48,74 +42,48 @@ type lostNode struct {
 	holds          bool                        // what replaces it on demand is held until its pool is calm
 }
 
-// Weighed is what speaks for and against a NodePool as the one that replaces a node.
-type Weighed struct {
-	Pool string
-	// Capacity is "spot" if the pool would give another spot instance.
-	Capacity string
-	// Named is where the operator has named the pool; empty if nobody has. Then no other is
-	// weighed.
-	Named string
-	// Against is why the pool gives nothing; empty if it can.
-	Against string
-	// Better is why the pool comes before the next one; empty for the last that can.
-	Better string
-	// Without are the pods that cannot run there.
-	Without []Misfit
-	// Inherited are labels of the node that whoever put them there puts on the next one, too.
-	Inherited map[string]string
-
-	order claimOrder
+// choice is what to ask for.
+type choice struct {
+	orders []claimOrder             // best first
+	none   interruption.Replacement // why there are none
 }
 
-// Misfit is why pods cannot run in a pool.
-type Misfit struct {
-	Reason string
-	Pods   []string // namespace/name
-}
-
-// choose decides what to ask for: orders, best first, or none and a replacement that says
-// why. What was tried before is not tried again.
-func (b *Backend) choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need, tried []string) ([]claimOrder, interruption.Replacement, error) {
-	if reason := cannot(node, rec); reason != "" {
-		return nil, unsupported(reason), nil
-	}
-	if prev := rec.Replacement; prev != nil && prev.Reason == reasonReplacing {
-		return nil, *prev, nil // a deletion is never undone
-	}
-	if len(need.Moving) == 0 {
-		if prev := rec.Replacement; prev != nil && prev.Backend == provisioner.Karpenter {
-			return nil, *prev, nil // the pods have left without one
-		}
-		return nil, unsupported(reasonNoMoving), nil
+// choose decides what to ask for. What was tried before is not tried again. Only the limits of the best
+// order's pool are checked: those of the others are when it is their turn.
+func (b *Backend) choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need, tried []string) (choice, error) {
+	if none := refuse(node, rec, need); none != nil {
+		return choice{none: *none}, nil
 	}
 	lost := b.lose(node, rec, need)
 	lost.tried = tried
-	pools, none, err := b.evaluate(ctx, lost, false)
+	var c choice
+	r, err := b.rank(ctx, lost)
+	if err == nil {
+		c, err = b.best(ctx, r)
+	}
 	if reason, ok := unavailable(err); ok {
-		return nil, unsupported(reason), nil
+		return choice{none: unsupported(reason)}, nil
 	}
-	var orders []claimOrder
-	for _, w := range pools {
-		if w.Against == "" {
-			orders = append(orders, w.order)
-		}
-	}
-	if len(orders) > 0 {
-		return orders, orders[0].replacement(), err
-	}
-	return nil, none, err
+	return c, err
 }
 
-// Weigh says in which pools Request would ask for a replacement, in that order, and after them
-// why it would not ask in the others. It asks for nothing, and is for people: what Request
-// answers says the same of one pool.
-func (b *Backend) Weigh(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) ([]Weighed, error) {
-	if cannot(node, rec) != "" || len(need.Moving) == 0 {
-		return nil, nil
+// refuse is the answer that follows from the node, its record and its pods alone; nil if none does.
+func refuse(node *corev1.Node, rec interruption.Record, need provisioner.Need) *interruption.Replacement {
+	prev := rec.Replacement
+	var none interruption.Replacement
+	switch reason := cannot(node, rec); {
+	case reason != "":
+		none = unsupported(reason)
+	case prev != nil && prev.Reason == reasonReplacing:
+		none = *prev // a deletion is never undone
+	case len(need.Moving) > 0:
+		return nil
+	case prev != nil && prev.Backend == provisioner.Karpenter:
+		none = *prev // the pods have left without one
+	default:
+		none = unsupported(reasonNoMoving)
 	}
-	pools, _, err := b.evaluate(ctx, b.lose(node, rec, need), true)
-	return pools, err
+	return &none
 }
 
 func (b *Backend) lose(node *corev1.Node, rec interruption.Record, need provisioner.Need) lostNode {
@@ -148,13 +116,21 @@ func cannot(node *corev1.Node, rec interruption.Record) string {
 	return ""
 }
 
-// evaluate says of each pool whether it can give a replacement: first those that can, best first. If
-// none can, the answer says why. Unless all is true, only the limits of the best are checked: the
-// others are when it is their turn.
-func (b *Backend) evaluate(ctx context.Context, lost lostNode, all bool) (pools []Weighed, none interruption.Replacement, err error) {
+// ranking are the pools that may replace a node, before their limits are checked.
+type ranking struct {
+	orders   []claimOrder // best first
+	rejected []Weighed    // the other pools
+	// none is the answer if nothing comes of the orders. If it has no state, that follows from why they
+	// fail; named is the pool that the operator has named, if it is the only one that is asked.
+	none  interruption.Replacement
+	named string
+}
+
+// rank makes an order in each pool that may replace the node.
+func (b *Backend) rank(ctx context.Context, lost lostNode) (ranking, error) {
 	known, err := b.pools.Get(ctx, "")
 	if err != nil {
-		return nil, none, err
+		return ranking{}, err
 	}
 	lost.source = poolNamed(known, lost.pool)
 	lost.holds = b.holds(lost)
@@ -165,64 +141,77 @@ func (b *Backend) evaluate(ctx context.Context, lost lostNode, all bool) (pools 
 		_, inVain := b.inVain.Last(triedAs(c.pool.Name, c.capacity))
 		list[i].inVain = inVain && lost.spotFirst
 	}
+	r := ranking{rejected: rejected}
 	if len(fallbacks) == 0 {
-		none = lost.refusal(rejected)
+		r.none = lost.refusal(rejected)
 	}
 	if len(list) == 0 {
-		return rejected, none, nil
+		return r, nil
 	}
-	// The one call that other nodes cannot share comes last.
+	if list[0].namedBy != "" {
+		r.named = list[0].pool.Name
+	}
+	by, err := b.complete(ctx, &lost)
+	if err != nil {
+		return ranking{}, err
+	}
+	if by != "" {
+		return ranking{none: unsupported(by)}, nil
+	}
+	r.orders = lost.rank(list)
+	return r, nil
+}
+
+// complete reads what no other node can share, and so comes last: the node's NodeClaim and, if Karpenter
+// replaces the node itself, which pods it leaves behind. If it leaves none, by says why nothing is to be
+// asked for.
+func (b *Backend) complete(ctx context.Context, lost *lostNode) (by string, err error) {
 	if lost.claim, err = b.sourceClaim(ctx, lost.node); err != nil {
-		return nil, none, err
+		return "", err
 	}
-	if by := byKarpenter(lost); by != "" {
+	if by := replacedBy(*lost); by != "" {
 		stranded, err := b.stranded(ctx, lost.need.Moving)
 		if err != nil || len(stranded) == 0 {
-			return nil, unsupported(by), err
+			return by, err
 		}
 		lost.remark = fmt.Sprintf("only for the %d of %d pods that Karpenter leaves behind; %s", len(stranded), len(lost.need.Moving), by)
 		lost.need.Moving = stranded
 	}
-	if lost.need.Daemons, err = b.withDaemons(ctx, lost.need.Daemons); err != nil {
-		return nil, none, err
-	}
+	lost.need.Daemons, err = b.withDaemons(ctx, lost.need.Daemons)
+	return "", err
+}
+
+// best drops the orders of which nothing can come, up to the first that has room.
+func (b *Backend) best(ctx context.Context, r ranking) (choice, error) {
 	var against []string
 	full := ""
-	for _, o := range lost.rank(list) {
-		w := Weighed{Pool: o.pool.Name, Capacity: o.capacity, Named: o.namedBy, Without: o.fit.out, Inherited: o.fit.inherited, order: o}
-		switch {
-		case len(o.fit.need.Moving) == 0:
-			w.Against = "takes none of the pods"
+	for i, o := range r.orders {
+		if o.takesNone() {
 			against = append(against, "NodePool "+o.pool.Name+" takes none of the pods: "+o.fit.remark())
-		case all || len(pools) == 0:
-			if w.Against, err = b.ledger.room(ctx, o.pool, o.name(), o.size); err != nil {
-				return nil, none, err
-			}
-			if w.Against != "" {
-				against, full = append(against, w.Against), o.pool.Name
-			}
-		}
-		if w.Against != "" {
-			rejected = append(rejected, w)
 			continue
 		}
-		if len(pools) > 0 {
-			last := &pools[len(pools)-1]
-			_, last.Better = lost.compare(last.order, o)
+		reason, err := b.ledger.room(ctx, o.pool, o.name(), o.size)
+		if err != nil {
+			return choice{}, err
 		}
-		pools = append(pools, w)
+		if reason == "" {
+			return choice{orders: slices.DeleteFunc(r.orders[i:], claimOrder.takesNone)}, nil
+		}
+		against, full = append(against, reason), o.pool.Name
 	}
 	switch {
-	case none.State != "":
+	case r.none.State != "":
+		return choice{none: r.none}, nil
 	case full != "": // there might be room later
-		none = failedIn(full, joinReasons(against))
-	case list[0].namedBy != "":
-		none = failedIn(list[0].pool.Name, joinReasons(against))
-	default:
-		none = unsupported(joinReasons(against))
+		return choice{none: failedIn(full, joinReasons(against))}, nil
+	case r.named != "":
+		return choice{none: failedIn(r.named, joinReasons(against))}, nil
 	}
-	return append(pools, rejected...), none, nil
+	return choice{none: unsupported(joinReasons(against))}, nil
 }
+
+// takesNone reports whether none of the pods can run in the pool.
+func (o claimOrder) takesNone() bool { return len(o.fit.need.Moving) == 0 }
 
 // replacement is what the order will be once it is made.
 func (o claimOrder) replacement() interruption.Replacement {
@@ -232,21 +221,6 @@ func (o claimOrder) replacement() interruption.Replacement {
 	}
 }
 
-// byKarpenter says that Karpenter is ending the node itself: because of a message in its own
-// interruption queue, or because the node has drifted, expired or is to be consolidated. For
-// the pods that it moves, it has made room or will.
-func byKarpenter(lost lostNode) string {
-	switch {
-	case lost.claim != nil && !lost.claim.DeletionTimestamp.IsZero():
-		if time.Since(lost.claim.DeletionTimestamp.Time) > ownGrace {
-			return reasonReplacing
-		}
-	case hasTaint(lost.node, disruptedTaint):
-		return reasonDisrupting
-	}
-	return ""
-}
-
 // joinReasons keeps the text short enough for the Node.
 func joinReasons(reasons []string) string {
 	const most = 5
@@ -254,41 +228,4 @@ func joinReasons(reasons []string) string {
 		reasons = append(reasons[:most:most], fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(reasons, "; ")
-}
-
-// sourceClaim is the NodeClaim of the interrupted node, or nil if there is none.
-func (b *Backend) sourceClaim(ctx context.Context, node *corev1.Node) (*Claim, error) {
-	name, uid, ok := OwnerClaim(node)
-	if !ok {
-		return nil, nil
-	}
-	claim, err := b.readClaim(ctx, name, cached)
-	if err != nil {
-		return nil, b.note(err)
-	}
-	if claim == nil || claim.UID != uid {
-		return nil, nil
-	}
-	return claim, nil
-}
-
-// madeByKarpenter reports whether a NodeClaim owns the node. The label says so until the
-// node is registered, which is when Karpenter makes the claim its owner.
-func madeByKarpenter(node *corev1.Node) bool {
-	_, _, owned := OwnerClaim(node)
-	return owned || node.Labels[nodePoolLabel] != ""
-}
-
-// OwnerClaim names the NodeClaim that owns the node.
-func OwnerClaim(node *corev1.Node) (name string, uid types.UID, ok bool) {
-	for _, ref := range node.OwnerReferences {
-		if ref.Kind == "NodeClaim" && strings.HasPrefix(ref.APIVersion, karpenterGroup+"/") {
-			return ref.Name, ref.UID, true
-		}
-	}
-	return "", "", false
-}
-
-func hasTaint(node *corev1.Node, key string) bool {
-	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
 }

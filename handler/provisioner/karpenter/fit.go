@@ -294,3 +294,8 @@ func (f fit) remark() string {
 	}
 	return strings.Join(parts, "; ")
 }
+
+func distinct(values []string) []string {
+	slices.Sort(values)
+	return slices.Compact(values)
+}

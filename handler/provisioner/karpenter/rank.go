@@ -7,9 +7,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"spot-handler/handler/interruption"
-	"spot-handler/handler/offerings"
 )
 
 // rank makes an order in each of the pools, best first, as preferences say.
@@ -33,17 +30,34 @@ var preferences = []struct {
 	{"takes more of the pods", func(_ lostNode, a, b claimOrder) int {
 		return cmp.Compare(len(b.fit.need.Moving), len(a.fit.need.Moving))
 	}},
-	{"has not lost too many nodes", func(lost lostNode, a, b claimOrder) int { return first(!lost.unsafe(a), !lost.unsafe(b)) }},
-	{"has not just failed to launch a spot instance", func(_ lostNode, a, b claimOrder) int { return first(!a.inVain, !b.inVain) }},
-	{"can give another spot instance", func(_ lostNode, a, b claimOrder) int { return first(a.capacity == spot, b.capacity == spot) }}, // on a rebalance recommendation
-	{"is the node's own", func(lost lostNode, a, b claimOrder) int {
-		return first(a.capacity == spot && a.pool.Name == lost.pool, b.capacity == spot && b.pool.Name == lost.pool)
-	}},
-	{"was not hit lately", func(lost lostNode, a, b claimOrder) int { return first(!lost.risky(a.pool), !lost.risky(b.pool)) }},
-	{"has the labels and taints of the node's pool", func(lost lostNode, a, b claimOrder) int { return first(lost.alike(a.pool), lost.alike(b.pool)) }},
-	{"has a lower weight than the node's pool", func(lost lostNode, a, b claimOrder) int { return first(lost.below(a.pool), lost.below(b.pool)) }},
+	{"has not lost too many nodes", having(func(lost lostNode, o claimOrder) bool { return !lost.unsafe(o) })},
+	{"has not just failed to launch a spot instance", having(func(_ lostNode, o claimOrder) bool { return !o.inVain })},
+	// Only on a rebalance recommendation.
+	{"can give another spot instance", having(func(_ lostNode, o claimOrder) bool { return o.capacity == spot })},
+	{"is the node's own", having(func(lost lostNode, o claimOrder) bool {
+		return o.capacity == spot && o.pool.Name == lost.pool
+	})},
+	{"was not hit lately", having(func(lost lostNode, o claimOrder) bool { return !lost.risky(o.pool) })},
+	{"has the labels and taints of the node's pool", having(func(lost lostNode, o claimOrder) bool { return lost.alike(o.pool) })},
+	{"has a lower weight than the node's pool", having(func(lost lostNode, o claimOrder) bool { return lost.below(o.pool) })},
 	{"has a higher weight", func(_ lostNode, a, b claimOrder) int { return cmp.Compare(b.pool.Spec.Weight, a.pool.Spec.Weight) }},
 	{"comes first by name", func(_ lostNode, a, b claimOrder) int { return strings.Compare(a.pool.Name, b.pool.Name) }},
+}
+
+// having puts an order of which is is true before one of which it is not.
+func having(is func(lost lostNode, o claimOrder) bool) func(lost lostNode, a, b claimOrder) int {
+	return func(lost lostNode, a, b claimOrder) int { return trueFirst(is(lost, a), is(lost, b)) }
+}
+
+// trueFirst puts what is true before what is not.
+func trueFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
 }
 
 // compare puts the better of two orders first, and says why it is better.
@@ -54,12 +68,6 @@ func (lost lostNode) compare(a, b claimOrder) (order int, why string) {
 		}
 	}
 	return 0, ""
-}
-
-// first puts what is true before what is not.
-func first(a, b bool) int {
-	order := []bool{true, false}
-	return slices.Index(order, a) - slices.Index(order, b)
 }
 
 func (lost lostNode) orderIn(c candidate) claimOrder {
@@ -84,19 +92,6 @@ func (lost lostNode) orderIn(c candidate) claimOrder {
 		o.remark = strings.TrimPrefix(o.remark+"; "+without, "; ")
 	}
 	return o
-}
-
-// risky reports whether a node that is only at risk had better not go to the pool, which was
-// hit lately. On an interruption any pool that has room will do.
-func (lost lostNode) risky(pool *nodePool) bool {
-	return lost.rec.Kind == interruption.RebalanceRecommendation &&
-		slices.ContainsFunc(lost.lately, func(l offerings.Loss) bool { return l.Pool == pool.Name })
-}
-
-// unsafe reports whether the order is of a spot instance in a pool that has lost too many.
-func (lost lostNode) unsafe(o claimOrder) bool {
-	_, tooMany := lost.tooMany[o.pool.Name]
-	return tooMany && (o.capacity == spot || hasNoOnDemand(o.pool, lost) != "")
 }
 
 // alike reports whether the pool gives its nodes the labels and taints that the source

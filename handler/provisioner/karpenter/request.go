@@ -44,11 +44,12 @@ func (b *Backend) next(ctx context.Context, node *corev1.Node, rec interruption.
 	if last != nil {
 		tried, against = triedPools(*last), []string{"NodePool " + last.Pool + ": " + last.Reason}
 	}
-	orders, r, err := b.choose(ctx, node, rec, need, tried)
+	chosen, err := b.choose(ctx, node, rec, need, tried)
 	if err != nil {
-		return r, err
+		return interruption.Replacement{}, err
 	}
-	for _, o := range orders {
+	r := chosen.none
+	for _, o := range chosen.orders {
 		o.lost.tried = tried
 		o.remark = strings.TrimSuffix(strings.Join(append(slices.Clone(against), o.remark), "; "), "; ")
 		made, err := b.create(ctx, o)
@@ -70,7 +71,7 @@ func (b *Backend) next(ctx context.Context, node *corev1.Node, rec interruption.
 	// Failed, with the name of what was tried last: that is final.
 	final := *last
 	final.Reason, final.Tried = strings.Join(against, "; "), strings.Join(tried, ",")
-	if len(orders) == 0 && r.Reason != "" {
+	if len(chosen.orders) == 0 && r.Reason != "" {
 		final.Reason += "; " + r.Reason
 	}
 	return final, nil

@@ -26,24 +26,24 @@ func (b *Backend) Terminate(ctx context.Context, node *corev1.Node, rec interrup
 			b.keeper.queue.AddAfter(r.Name, recordedAfter)
 		}
 	}
-	name, uid, ok := OwnerClaim(node)
+	owner := OwnerClaim(node)
 	switch {
 	case rec.ComesBack():
 		return nil
-	case !ok && hasTaint(node, unregisteredTaint):
+	case owner == nil && hasTaint(node, unregisteredTaint):
 		// Karpenter names the owner in a moment, when it registers the Node of a new instance.
 		// https://github.com/kubernetes-sigs/karpenter/blob/v1.14.1/pkg/controllers/nodeclaim/lifecycle/registration.go
 		return fmt.Errorf("terminate node %q: Karpenter has not registered it yet", node.Name)
-	case !ok:
+	case owner == nil:
 		return nil
 	}
 	until, err := b.patience(ctx, node, rec)
 	if err == nil {
-		err = b.terminate(ctx, node, name, uid, until)
+		err = b.terminate(ctx, node, owner, until)
 	}
 	if reason, ok := unavailable(err); ok {
 		if b.said.First(reason) {
-			b.log.Warn().Str("node", node.Name).Str("nodeclaim", name).Str("reason", reason).Msg("NodeClaim of the node not deleted")
+			b.log.Warn().Str("node", node.Name).Str("nodeclaim", owner.Name).Str("reason", reason).Msg("NodeClaim of the node not deleted")
 		}
 		return nil
 	}
@@ -85,7 +85,8 @@ func (b *Backend) patience(ctx context.Context, node *corev1.Node, rec interrupt
 // terminate marks the NodeClaim and deletes it. A kubelet that makes its own Node can name any
 // owner, so the patch tests which instance the claim says it is, and changes nothing if that is
 // another.
-func (b *Backend) terminate(ctx context.Context, node *corev1.Node, name string, uid types.UID, until time.Time) error {
+func (b *Backend) terminate(ctx context.Context, node *corev1.Node, owner *metav1.OwnerReference, until time.Time) error {
+	name, uid := owner.Name, owner.UID
 	// There are annotations to add to: Karpenter notes on each claim what it was made from.
 	patch := fmt.Sprintf(`[{"op":"test","path":"/metadata/uid","value":%q},{"op":"test","path":"/status/providerID","value":%q},`+
 		`{"op":"add","path":"/metadata/annotations/%s","value":%q}]`,

@@ -152,8 +152,11 @@ func heldOf(now time.Time, all []*corev1.Node) *Held {
 	for _, node := range all {
 		if pool := node.Annotations[karpenter.StandsInAnnotation]; pool != "" {
 			age += now.Sub(node.CreationTimestamp.Time)
-			claim, _, _ := karpenter.OwnerClaim(node)
-			h.Oldest = append(h.Oldest, HeldReplacement{node.Name, claim, interruption.Clip(pool), node.CreationTimestamp.UTC()})
+			held := HeldReplacement{Node: node.Name, For: interruption.Clip(pool), Since: node.CreationTimestamp.UTC()}
+			if owner := karpenter.OwnerClaim(node); owner != nil {
+				held.NodeClaim = owner.Name
+			}
+			h.Oldest = append(h.Oldest, held)
 		}
 	}
 	if h.Replacements = len(h.Oldest); h.Replacements == 0 {
