@@ -73,8 +73,8 @@ func (h *Handler) writeCondition(ctx context.Context, name string) {
 	}
 	patched, err := h.opts.Nodes.Patch(ctx, name, types.StrategicMergePatchType, data, metav1.PatchOptions{}, "status")
 	switch {
-	case apierrors.IsNotFound(err), apierrors.IsInvalid(err), apierrors.IsConflict(err): // or another Node has its name: the UID is a precondition
-		return
+	case apierrors.IsNotFound(err), apierrors.IsInvalid(err), apierrors.IsConflict(err):
+		return // the Node is gone, or another has its name: the UID is a precondition
 	case apierrors.IsForbidden(err):
 		if h.conditions.refused.CompareAndSwap(false, true) {
 			h.opts.Logger.Warn().Err(err).Str("node", name).Msg("condition of interrupted nodes is not written")
@@ -96,22 +96,28 @@ func conditionPatch(node *corev1.Node, now time.Time) (data []byte, changed bool
 		return nil, false
 	}
 	shown := nodes.Condition(node, interruption.ConditionType)
+	reason, message := notify.NoticeReason(rec.Kind), conditionText(rec)
 	var entry map[string]any
-	switch stands := has && rec.Phase != interruption.Waiting; {
-	case stands && shown != nil && shown.Status == corev1.ConditionTrue && shown.Reason == notify.NoticeReason(rec.Kind) && shown.Message == conditionText(rec),
-		!stands && shown == nil:
+	switch {
+	case !has || rec.Phase == interruption.Waiting:
+		if shown == nil {
+			return nil, false
+		}
+		entry = map[string]any{"$patch": "delete", "type": interruption.ConditionType}
+	case shown != nil && shown.Status == corev1.ConditionTrue && shown.Reason == reason && shown.Message == message:
 		return nil, false
-	case stands:
+	default:
 		at := metav1.NewTime(now).Rfc3339Copy()
 		entry = map[string]any{
-			"type": interruption.ConditionType, "status": corev1.ConditionTrue, "reason": notify.NoticeReason(rec.Kind), "message": conditionText(rec),
+			"type":              interruption.ConditionType,
+			"status":            corev1.ConditionTrue,
+			"reason":            reason,
+			"message":           message,
 			"lastHeartbeatTime": at,
 		}
 		if shown == nil || shown.Status != corev1.ConditionTrue {
 			entry["lastTransitionTime"] = at
 		}
-	default:
-		entry = map[string]any{"$patch": "delete", "type": interruption.ConditionType}
 	}
 	data, err = json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": node.UID},

@@ -26,7 +26,8 @@ func (r *reconciliation) requestReplacement(ctx context.Context, next *interrupt
 		return nil
 	}
 	before := ptr.Deref(asked.Replacement, interruption.Replacement{})
-	got, err := r.opts.Provisioner.Request(ctx, r.node, asked, provisioner.Need{Moving: view.Moving, Surged: view.Surged, Daemons: view.Daemons})
+	need := provisioner.Need{Moving: view.Moving, Surged: view.Surged, Daemons: view.Daemons}
+	got, err := r.opts.Provisioner.Request(ctx, r.node, asked, need)
 	if err != nil {
 		return fmt.Errorf("request replacement: %w", err)
 	}

@@ -171,8 +171,8 @@ func (a *Accepter) nothing(node *corev1.Node, n interruption.Notice, j interrupt
 	if j.Verdict == interruption.Duplicate {
 		e = a.opts.Logger.Debug()
 	}
-	e.Str("node", node.Name).Str("instance_id", n.InstanceID).Str("kind", string(n.Kind)).Str("source", string(n.Source)).
-		Str("event_id", n.EventID).Str("ec2_action", n.Action).Str("verdict", string(j.Verdict)).Str("reason", j.Reason).Msg("dry run: would do nothing")
+	fields(e, n).Str("node", node.Name).Str("ec2_action", n.Action).
+		Str("verdict", string(j.Verdict)).Str("reason", j.Reason).Msg("dry run: would do nothing")
 }
 
 // withdrawn logs what would be undone.
@@ -193,9 +193,14 @@ func (a *Accepter) hookAlone(n interruption.Notice, known bool) (interruption.Ve
 			reason = "as soon as its Node is Ready; there is one"
 		}
 	}
-	a.opts.Logger.Info().Str("instance_id", n.InstanceID).Str("kind", string(n.Kind)).Str("source", string(n.Source)).Str("event_id", n.EventID).
-		Str("group", n.Hook.Group).Str("hook", n.Hook.Name).Str("reason", reason).Msg("dry run: would complete lifecycle hook")
+	fields(a.opts.Logger.Info(), n).Str("group", n.Hook.Group).Str("hook", n.Hook.Name).Str("reason", reason).
+		Msg("dry run: would complete lifecycle hook")
 	return verdict, nil
+}
+
+// fields adds what a notice says of itself.
+func fields(e *zerolog.Event, n interruption.Notice) *zerolog.Event {
+	return e.Str("instance_id", n.InstanceID).Str("kind", string(n.Kind)).Str("source", string(n.Source)).Str("event_id", n.EventID)
 }
 
 // wait logs what a drain would wait for before it begins.

@@ -61,7 +61,8 @@ func (b *Backend) giveUp(list []*entry, err error) {
 // are not in the answer.
 func (b *Backend) describe(ctx context.Context, call caller, ids []string) (map[string]*types.AutoScalingInstanceDetails, error) {
 	members := make(map[string]*types.AutoScalingInstanceDetails, len(ids))
-	pages := autoscaling.NewDescribeAutoScalingInstancesPaginator(b.opts.AutoScaling, &autoscaling.DescribeAutoScalingInstancesInput{InstanceIds: ids})
+	in := &autoscaling.DescribeAutoScalingInstancesInput{InstanceIds: ids}
+	pages := autoscaling.NewDescribeAutoScalingInstancesPaginator(b.opts.AutoScaling, in)
 	err := eachPage(ctx, call, describeInstances, pages, func(page *autoscaling.DescribeAutoScalingInstancesOutput) {
 		for _, member := range page.AutoScalingInstances {
 			members[aws.ToString(member.InstanceId)] = &member
@@ -101,22 +102,23 @@ type baseline struct {
 	refused int
 }
 
-// newBaseline is how the group is now.
-func newBaseline(group types.AutoScalingGroup, before bool) *baseline {
-	s := &baseline{objection: launchesNothing(group)}
-	if before {
-		s.before = map[string]bool{}
-		for _, i := range group.Instances {
-			s.before[aws.ToString(i.InstanceId)] = true
-		}
-	}
-	return s
+// newBaseline is how the group is now, without its instances.
+func newBaseline(group types.AutoScalingGroup) *baseline {
+	return &baseline{objection: launchesNothing(group)}
 }
 
-// inspect describes groups that are new. A baseline makes things better and decides nothing:
-// a group goes without where it is not found, where asking is not allowed, and where it
-// fails although instances have waited for long.
-func (b *Backend) inspect(ctx context.Context, groups []string, late bool) error {
+// instancesOf are those that the group has now.
+func instancesOf(group types.AutoScalingGroup) map[string]bool {
+	ids := map[string]bool{}
+	for _, i := range group.Instances {
+		ids[aws.ToString(i.InstanceId)] = true
+	}
+	return ids
+}
+
+// inspect describes groups that are new. A baseline makes things better and decides nothing: a group
+// goes without if it is not found or if asking is not allowed.
+func (b *Backend) inspect(ctx context.Context, groups []string) error {
 	b.mu.Lock()
 	groups = slices.DeleteFunc(groups, func(g string) bool { return b.baselines[g] != nil })
 	b.mu.Unlock()
@@ -129,14 +131,18 @@ func (b *Backend) inspect(ctx context.Context, groups []string, late bool) error
 		for _, name := range names {
 			found[name] = &baseline{}
 		}
-		pages := autoscaling.NewDescribeAutoScalingGroupsPaginator(b.opts.AutoScaling, &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: names})
+		in := &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: names}
+		pages := autoscaling.NewDescribeAutoScalingGroupsPaginator(b.opts.AutoScaling, in)
 		err := eachPage(ctx, b.call, describeGroups, pages, func(page *autoscaling.DescribeAutoScalingGroupsOutput) {
 			for _, group := range page.AutoScalingGroups {
 				name := aws.ToString(group.AutoScalingGroupName)
-				found[name] = newBaseline(group, !begun[name])
+				found[name] = newBaseline(group)
+				if !begun[name] {
+					found[name].before = instancesOf(group)
+				}
 			}
 		})
-		if _, ok := awsfault.Hopeless(err); err != nil && !ok && !late {
+		if _, ok := awsfault.Hopeless(err); err != nil && !ok {
 			return err
 		}
 		b.mu.Lock()
@@ -144,6 +150,18 @@ func (b *Backend) inspect(ctx context.Context, groups []string, late bool) error
 		b.mu.Unlock()
 	}
 	return nil
+}
+
+// goWithoutBaselines lets groups go without that could not be described although instances have waited
+// for long.
+func (b *Backend) goWithoutBaselines(groups map[string][]*entry) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for group := range groups {
+		if b.baselines[group] == nil {
+			b.baselines[group] = &baseline{}
+		}
+	}
 }
 
 // begun are the groups that an earlier process has detached instances from, as far as

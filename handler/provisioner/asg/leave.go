@@ -45,8 +45,11 @@ func (b *Backend) leave(ctx context.Context) error {
 	if len(byGroup) == 0 {
 		return nil
 	}
-	if err := b.inspect(ctx, slices.Sorted(maps.Keys(byGroup)), late); err != nil {
-		return err
+	if err := b.inspect(ctx, slices.Sorted(maps.Keys(byGroup))); err != nil {
+		if !late {
+			return err
+		}
+		b.goWithoutBaselines(byGroup)
 	}
 	var g errgroup.Group
 	g.SetLimit(groupsAtOnce)

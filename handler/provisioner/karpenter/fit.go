@@ -108,7 +108,8 @@ func (s *shape) needsOf(pod *corev1.Pod) (needed []requirement, reason string) {
 	}
 	// Only the PersistentVolume says whether it can be attached elsewhere, so each counts as bound to
 	// the node's zone.
-	if claimed := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil }); s.zone != "" && (claimed || isTied(pod)) {
+	claimed := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil })
+	if s.zone != "" && (claimed || isTied(pod)) {
 		reason := trial.require(requirement{Key: corev1.LabelTopologyZone, Operator: "In", Values: []string{s.zone}})
 		if claimed && reason != "" {
 			return nil, "has volumes and " + reason

@@ -151,10 +151,12 @@ func (o claimOrder) instanceTypes() []string {
 		}
 		// We know only the name of a type. It surely has the shape that the pool wants if the
 		// interrupted node's claim had to have it as well.
-		if shape := r.Key == corev1.LabelArchStable || r.Key == corev1.LabelOSStable || inDomain(r.Key, provider); shape && provider != kwokGroup {
-			if !constraintOn(r.Key, template.Requirements).Covers(constraintOn(r.Key, o.lost.claim.Spec.Requirements)) {
-				return nil
-			}
+		shape := r.Key == corev1.LabelArchStable || r.Key == corev1.LabelOSStable || inDomain(r.Key, provider)
+		if !shape || provider == kwokGroup {
+			continue
+		}
+		if !constraintOn(r.Key, template.Requirements).Covers(constraintOn(r.Key, o.lost.claim.Spec.Requirements)) {
+			return nil
 		}
 	}
 	return types

@@ -57,7 +57,8 @@ func (k *keeper) unprotect(ctx context.Context, claim *Claim) (time.Duration, er
 	if err != nil && !apierrors.IsNotFound(err) {
 		return 0, fmt.Errorf("patch Node %q: %w", claim.Status.NodeName, err)
 	}
-	if err := k.change(ctx, claim, "annotations", map[string]any{doNotDisrupt: nil, ProtectedAnnotation: nil, StandsInAnnotation: nil}); err != nil {
+	unprotected := map[string]any{doNotDisrupt: nil, ProtectedAnnotation: nil, StandsInAnnotation: nil}
+	if err := k.change(ctx, claim, "annotations", unprotected); err != nil {
 		return 0, err
 	}
 	late := hold.why != "" && time.Since(claim.CreationTimestamp.Time) >= LongestHold
@@ -104,7 +105,8 @@ func (k *keeper) handOver(ctx context.Context, claim *Claim, as string) error {
 func (k *keeper) change(ctx context.Context, claim *Claim, which string, values map[string]any) error {
 	// The UID is a precondition: it cannot be changed.
 	patch, _ := json.Marshal(map[string]any{"metadata": map[string]any{"uid": claim.UID, which: values}}) // texts
-	u, err := k.b.opts.Dynamic.Resource(nodeClaimResource).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+	claims := k.b.opts.Dynamic.Resource(nodeClaimResource)
+	u, err := claims.Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
 	switch {
 	case isMissing(err), apierrors.IsInvalid(err): // it is gone, or another claim by now
 		k.b.claims.forget(claim.Name)

@@ -142,7 +142,8 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (interruption.Replac
 		return b.notCreated(r, err)
 	}
 	claim := decodeClaim(u)
-	b.event("NodeClaim", claim.ObjectMeta, false, reasonReplaces, fmt.Sprintf("replaces interrupted node %s (%s) for %d pods", o.lost.node.Name, o.lost.rec.Instance, len(o.fit.need.Moving)))
+	text := fmt.Sprintf("replaces interrupted node %s (%s) for %d pods", o.lost.node.Name, o.lost.rec.Instance, len(o.fit.need.Moving))
+	b.event("NodeClaim", claim.ObjectMeta, false, reasonReplaces, text)
 	if o.lost.spotFirst && o.capacity == spot {
 		b.inVain.Put(r.Name, readcache.Answer[string]{Value: triedAs(r.Pool, spot), Asked: time.Now()})
 	}

@@ -82,36 +82,46 @@ func (b *Backend) patience(ctx context.Context, node *corev1.Node, rec interrupt
 	return now.Add(longest + endsLate), nil
 }
 
-// terminate marks the NodeClaim and deletes it. A kubelet that makes its own Node can name any
-// owner, so the patch tests which instance the claim says it is, and changes nothing if that is
-// another.
+// terminate marks the NodeClaim and deletes it.
 func (b *Backend) terminate(ctx context.Context, node *corev1.Node, owner *metav1.OwnerReference, until time.Time) error {
-	name, uid := owner.Name, owner.UID
-	// There are annotations to add to: Karpenter notes on each claim what it was made from.
-	patch := fmt.Sprintf(`[{"op":"test","path":"/metadata/uid","value":%q},{"op":"test","path":"/status/providerID","value":%q},`+
-		`{"op":"add","path":"/metadata/annotations/%s","value":%q}]`,
-		uid, node.Spec.ProviderID, strings.ReplaceAll(terminationTimestamp, "/", "~1"), until.UTC().Format(time.RFC3339))
-	_, err := b.opts.Dynamic.Resource(nodeClaimResource).Patch(ctx, name, types.JSONPatchType, []byte(patch), metav1.PatchOptions{FieldManager: fieldManager})
-	switch {
-	case isMissing(err):
-		return nil
-	case apierrors.IsInvalid(err), apierrors.IsConflict(err):
-		// Another claim of that name, another's claim, or a patch that lost the race too often.
-		now, getErr := b.fresh(ctx, name)
-		switch {
-		case getErr == nil && (now == nil || now.UID != uid):
-			return nil
-		case getErr == nil && now.Status.ProviderID != node.Spec.ProviderID:
-			b.log.Warn().Str("node", node.Name).Str("nodeclaim", name).Str("reason", "it is "+now.Status.ProviderID).Msg("NodeClaim of the node not deleted")
-			return nil
-		}
-		return fmt.Errorf("patch NodeClaim %q: %w", name, err)
-	case err != nil:
-		return fmt.Errorf("patch NodeClaim %q: %w", name, err)
+	marked, err := b.markTerminated(ctx, node, owner, until)
+	if err != nil || !marked {
+		return err
 	}
-	err = b.opts.Dynamic.Resource(nodeClaimResource).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	preconditions := &metav1.Preconditions{UID: &owner.UID}
+	err = b.opts.Dynamic.Resource(nodeClaimResource).Delete(ctx, owner.Name, metav1.DeleteOptions{Preconditions: preconditions})
 	if err != nil && !isMissing(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("delete NodeClaim %q: %w", name, err)
+		return fmt.Errorf("delete NodeClaim %q: %w", owner.Name, err)
 	}
 	return nil
+}
+
+// markTerminated marks the NodeClaim with the end of Karpenter's patience. A kubelet that makes its own
+// Node can name any owner, so the patch tests which instance the claim says it is. It is false if there
+// is nothing to delete: the claim is gone, or is that of another instance.
+func (b *Backend) markTerminated(ctx context.Context, node *corev1.Node, owner *metav1.OwnerReference, until time.Time) (bool, error) {
+	// There are annotations to add to: Karpenter notes on each claim what it was made from.
+	patch := fmt.Appendf(nil, `[{"op":"test","path":"/metadata/uid","value":%q},{"op":"test","path":"/status/providerID","value":%q},`+
+		`{"op":"add","path":"/metadata/annotations/%s","value":%q}]`,
+		owner.UID, node.Spec.ProviderID, strings.ReplaceAll(terminationTimestamp, "/", "~1"), until.UTC().Format(time.RFC3339))
+	claims := b.opts.Dynamic.Resource(nodeClaimResource)
+	_, err := claims.Patch(ctx, owner.Name, types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+	switch {
+	case err == nil:
+		return true, nil
+	case isMissing(err):
+		return false, nil
+	case apierrors.IsInvalid(err), apierrors.IsConflict(err):
+		// Another claim of that name, another's claim, or a patch that lost the race too often.
+		now, getErr := b.fresh(ctx, owner.Name)
+		switch {
+		case getErr == nil && (now == nil || now.UID != owner.UID):
+			return false, nil
+		case getErr == nil && now.Status.ProviderID != node.Spec.ProviderID:
+			b.log.Warn().Str("node", node.Name).Str("nodeclaim", owner.Name).
+				Str("reason", "it is "+now.Status.ProviderID).Msg("NodeClaim of the node not deleted")
+			return false, nil
+		}
+	}
+	return false, fmt.Errorf("patch NodeClaim %q: %w", owner.Name, err)
 }

@@ -116,9 +116,11 @@ const budgetsRead, budgetsKept = 8 << 20, 1 << 20
 // readBudgets reads a namespace's budgets. Without the permission to, there are none.
 func (b *Backend) readBudgets(ctx context.Context, namespace string) ([]*policyv1.PodDisruptionBudget, error) {
 	// "0" is answered from the API server's watch cache.
-	list, err := b.opts.Dynamic.Resource(budgetResource).Namespace(namespace).List(narrow.Limit(ctx, budgetsRead, budgetsKept), metav1.ListOptions{ResourceVersion: "0"})
+	bounded := narrow.Limit(ctx, budgetsRead, budgetsKept)
+	list, err := b.opts.Dynamic.Resource(budgetResource).Namespace(namespace).List(bounded, metav1.ListOptions{ResourceVersion: "0"})
 	if errors.Is(err, narrow.ErrTooLong) {
-		b.log.Warn().Str("namespace", namespace).Msg("the namespace has more disruption budgets than are read: pods that they block get no replacement where Karpenter ends a node itself")
+		b.log.Warn().Str("namespace", namespace).Msg("the namespace has more disruption budgets than are read: " +
+			"pods that they block get no replacement where Karpenter ends a node itself")
 		return nil, nil
 	}
 	if apierrors.IsForbidden(err) {
@@ -133,7 +135,8 @@ func (b *Backend) readBudgets(ctx context.Context, namespace string) ([]*policyv
 	var budgets []*policyv1.PodDisruptionBudget
 	for i := range list.Items {
 		budget := &policyv1.PodDisruptionBudget{}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, budget); err == nil { // else the API server would not have taken it
+		err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, budget)
+		if err == nil { // else the API server would not have taken it
 			budgets = append(budgets, budget)
 		}
 	}

@@ -44,17 +44,22 @@ func (b *Backend) makeAll(ctx context.Context, o order, r interruption.Replaceme
 	b.start()
 	owner, err := b.owner(ctx, o)
 	if err != nil {
-		return b.notMade(ctx, o, r, false, err)
+		return b.notMade(o, r, err)
 	}
 	g, made := errgroup.WithContext(ctx)
 	g.SetLimit(perNode)
 	for _, pod := range o.pods {
 		g.Go(func() error { return b.make(made, o, owner, pod) })
 	}
-	if err := g.Wait(); err != nil {
-		return b.notMade(ctx, o, r, true, err)
+	err = g.Wait()
+	if err == nil {
+		return r, nil
 	}
-	return r, nil
+	answer, err := b.notMade(o, r, err)
+	if err == nil {
+		err = b.removeAll(ctx, r.Name)
+	}
+	return answer, err
 }
 
 // errNotOurs marks a PodTemplate of our name that somebody else has made.
@@ -100,23 +105,17 @@ func (b *Backend) make(ctx context.Context, o order, owner *corev1.PodTemplate, 
 	return nil
 }
 
-// notMade separates what would fail again from what might not. In the first case it removes what
-// was made.
-func (b *Backend) notMade(ctx context.Context, o order, r interruption.Replacement, owned bool, err error) (interruption.Replacement, error) {
+// notMade separates what would fail again, which is an answer, from what might not.
+func (b *Backend) notMade(o order, r interruption.Replacement, err error) (interruption.Replacement, error) {
 	switch {
 	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
 		// No permission, no PriorityClass, no namespace, a quota that is used up, or a
 		// policy: the API server says which.
 		reason := fmt.Sprintf("placeholders cannot be made in namespace %s: %s", b.opts.Namespace, provisioner.Cause(err))
 		b.refuse(reason)
-		if !owned {
-			return unsupported(reason), nil
-		}
-		return unsupported(reason), b.removeAll(ctx, r.Name)
-	case errors.Is(err, errNotOurs):
+		return unsupported(reason), nil
+	case errors.Is(err, errNotOurs), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
 		return provisioner.Failed(r, err.Error()), nil
-	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
-		return provisioner.Failed(r, err.Error()), b.removeAll(ctx, r.Name)
 	}
 	return r, fmt.Errorf("make placeholders of %s: %w", o.instance, err)
 }

@@ -197,7 +197,8 @@ func (b *Backend) follow(ctx context.Context, node *corev1.Node, rec interruptio
 	case r.State == provisioner.StateReady:
 		return r, nil
 	case len(stay) > 0 && expired(stay[0], time.Now()):
-		return provisioner.Failed(r, fmt.Sprintf("no room in time for %d of %d placeholders", len(stay)-bound, len(stay))), b.removeAll(ctx, r.Name)
+		reason := fmt.Sprintf("no room in time for %d of %d placeholders", len(stay)-bound, len(stay))
+		return provisioner.Failed(r, reason), b.removeAll(ctx, r.Name)
 	case len(stay)+unseen == 0 && taken:
 		// They had their places, and other pods came first. In a burst those are replacement pods of
 		// other nodes' pods, and the room of their own placeholders is free.
