@@ -163,7 +163,8 @@ var healthTime = []string{"Mon, 2 Jan 2006 15:04:05 GMT", time.RFC3339}
 // https://docs.aws.amazon.com/health/latest/ug/aws-health-events-eventbridge-schema.html
 func parseScheduledEvent(e *envelope) ([]interruption.Notice, error) {
 	d := &e.detail
-	if service, category := d.text("service"), d.text("eventTypeCategory"); d.err != nil || service != healthService || category != healthCategory {
+	service, category := d.text("service"), d.text("eventTypeCategory")
+	if d.err != nil || service != healthService || category != healthCategory {
 		return nil, d.err
 	}
 	n := e.notice(interruption.ScheduledEvent, "")
@@ -257,34 +258,38 @@ func healthNotices(n interruption.Notice, detail *object) ([]interruption.Notice
 	var bad error
 	known := make(map[string]struct{}, len(entities))
 	for _, entity := range entities {
-		instance, over, err := healthEntity(entity)
+		affected, err := healthEntity(entity)
 		if err != nil {
 			if bad == nil {
 				bad = err
 			}
 			continue
 		}
-		if _, twice := known[instance]; twice || instance == "" {
+		if _, twice := known[affected.instance]; twice || affected.instance == "" {
 			continue
 		}
-		known[instance] = struct{}{}
+		known[affected.instance] = struct{}{}
 		one := n
-		one.InstanceID, one.Withdrawn = instance, n.Withdrawn || over
+		one.InstanceID, one.Withdrawn = affected.instance, n.Withdrawn || affected.over
 		notices = append(notices, one)
 	}
 	return notices, bad
 }
 
-// healthEntity returns the instance of an entity, by its id or its ARN, and whether the
-// event is over for it alone. There is no instance where the entity is something else, such
-// as a volume.
-func healthEntity(raw json.RawMessage) (instance string, over bool, err error) {
+// affected is an entity of an event.
+type affected struct {
+	instance string // empty if it is something else, such as a volume
+	over     bool   // the event is over for it alone
+}
+
+// healthEntity reads an entity, which is named by its id or its ARN.
+func healthEntity(raw json.RawMessage) (affected, error) {
 	o := objectOf(raw, "affectedEntities")
 	value := o.text("entityValue")
 	if strings.HasPrefix(value, "arn:") {
 		_, id, found := strings.Cut(value, ":instance/")
 		if !found {
-			return "", false, nil
+			return affected{}, nil
 		}
 		value = id
 	}
@@ -292,7 +297,7 @@ func healthEntity(raw json.RawMessage) (instance string, over bool, err error) {
 		o.fail(malformed(rejectInstanceID, "entityValue %.64q", value))
 	}
 	if o.err != nil {
-		return "", false, o.err
+		return affected{}, o.err
 	}
-	return value, o.has("status") && strings.EqualFold(o.text("status"), "resolved"), nil
+	return affected{value, o.has("status") && strings.EqualFold(o.text("status"), "resolved")}, nil
 }
