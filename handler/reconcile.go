@@ -134,9 +134,14 @@ func (r *reconciliation) shutDown(ctx context.Context) (done bool, err error) {
 // tendHooks moves the lifecycle hooks in the record on. Until it is known how long the group
 // waits, no drain can be planned.
 func (r *reconciliation) tendHooks(ctx context.Context) (done bool, err error) {
-	ready, again, err := r.opts.Hooks.Tend(ctx, r.node.Name, r.rec, func(rec interruption.Record) error { return r.progress(ctx, rec) })
-	r.lookAgain(again)
-	return !ready, err
+	tended := r.opts.Hooks.Learn(r.node.Name, r.rec)
+	if tended.Changed {
+		if err := r.progress(ctx, tended.Record); err != nil {
+			return true, err
+		}
+	}
+	r.lookAgain(r.opts.Hooks.Answer(ctx, r.node.Name, tended))
+	return !tended.Ready, nil
 }
 
 // finish ends with a node whose drain is over.

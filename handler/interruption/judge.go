@@ -103,7 +103,8 @@ func isUnmanaged(c Case) (Judgement, bool) {
 }
 
 func isUnwanted(c Case) (Judgement, bool) {
-	return when(c.Notice.Kind == RebalanceRecommendation && c.Rules.Rebalance == RebalanceIgnore, Ignored, "the policy is to ignore rebalance recommendations")
+	ignored := c.Notice.Kind == RebalanceRecommendation && c.Rules.Rebalance == RebalanceIgnore
+	return when(ignored, Ignored, "the policy is to ignore rebalance recommendations")
 }
 
 // isWithdrawal: the notice takes back an earlier one. The process that drains then undoes what
@@ -116,11 +117,12 @@ func isWithdrawal(c Case) (Judgement, bool) {
 	if !c.Recorded {
 		return Judgement{Verdict: Ignored, Reason: "what it takes back is not known"}, true
 	}
-	rest, gone, stands := c.Record.Drop(func(a Announcement) bool { return a.same(c.Notice) })
+	d := c.Record.drop(func(a Announcement) bool { return a.same(c.Notice) })
+	rest := d.rest
 	switch {
-	case len(gone) == 0, c.Record.Canceled, c.Record.Phase == Released:
+	case len(d.gone) == 0, c.Record.Canceled, c.Record.Phase == Released:
 		return Judgement{Verdict: Duplicate, Reason: "what it takes back does not stand"}, true
-	case !stands:
+	case !d.stands:
 		rest.Canceled = true
 	case c.Rules.waitsAgain(c.Record, rest, c.Now):
 		rest.Phase = Waiting

@@ -144,12 +144,12 @@ func PastOfCanceled(r Record, now time.Time) Past {
 // it had been cancelled. stands is false if nothing else does; the record then only remembers
 // that.
 func (r Record) DropRecommendation(now time.Time) (rest Record, stands bool) {
-	rest, gone, stands := r.Drop(func(a Announcement) bool { return a.Kind == RebalanceRecommendation })
-	for i := range gone {
-		gone[i].Off = now.UTC()
+	d := r.drop(func(a Announcement) bool { return a.Kind == RebalanceRecommendation })
+	for i := range d.gone {
+		d.gone[i].Off = now.UTC()
 	}
-	rest.Past = Past(rest.Past).And(gone)
-	return rest, stands
+	d.rest.Past = Past(d.rest.Past).And(d.gone)
+	return d.rest, d.stands
 }
 
 // ParsePast reads the text of a PastAnnotation, as much of it as is ever written. Text that cannot
@@ -274,11 +274,11 @@ func (r Rules) DrainBy(rec Record, now time.Time) time.Time {
 // NotYet is what still stands in a record whose instance has come back: the scheduled events
 // whose time has not come. stands is false if there are none.
 func (r Rules) NotYet(rec Record, now time.Time) (rest Record, stands bool) {
-	rest, _, stands = rec.Drop(func(a Announcement) bool {
+	d := rec.drop(func(a Announcement) bool {
 		return a.Kind != ScheduledEvent || !now.Before(r.startOf(a))
 	})
-	rest.Phase = Waiting
-	return rest, stands
+	d.rest.Phase = Waiting
+	return d.rest, d.stands
 }
 
 // waitsAgain reports whether the node was drained for a scheduled event and what stands now is

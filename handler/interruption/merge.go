@@ -215,12 +215,18 @@ func (r Record) withHook(h *Hook) (Record, bool) {
 	return r, true
 }
 
-// Drop takes back the announcements for which drop returns true, and returns them. stands is
-// false if no other one stands, and the record is then returned unchanged.
-func (r Record) Drop(drop func(Announcement) bool) (rest Record, gone []Announcement, stands bool) {
-	var list []Announcement
+// dropped is a record without some of its announcements.
+type dropped struct {
+	rest   Record // unchanged if nothing stands
+	gone   []Announcement
+	stands bool // there is an announcement left
+}
+
+// drop takes back the announcements for which back returns true.
+func (r Record) drop(back func(Announcement) bool) dropped {
+	var gone, list []Announcement
 	for _, a := range r.Announcements() {
-		if drop(a) {
+		if back(a) {
 			gone = append(gone, a)
 		} else {
 			list = append(list, a)
@@ -228,12 +234,12 @@ func (r Record) Drop(drop func(Announcement) bool) (rest Record, gone []Announce
 	}
 	switch {
 	case len(gone) == 0:
-		return r, nil, true
+		return dropped{rest: r, stands: true}
 	case len(list) == 0:
-		return r, gone, false
+		return dropped{rest: r, gone: gone}
 	}
 	r.Past = Past(r.Past).withScheduled(gone)
-	return r.with(list), gone, true
+	return dropped{rest: r.with(list), gone: gone, stands: true}
 }
 
 // Tighten gives the announcement of a kind the deadline d, if it has none or a later one.

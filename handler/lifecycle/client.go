@@ -217,17 +217,39 @@ type action struct {
 	level               zerolog.Level
 }
 
+const allowTagged = "allow the action, for groups with the cluster's tag"
+
 var (
-	complete = action{"CompleteLifecycleAction", "complete",
-		"cannot complete lifecycle hooks: groups wait until the hook's timeout; allow the action, for groups with the cluster's tag", zerolog.ErrorLevel}
+	complete = action{
+		call:   "CompleteLifecycleAction",
+		label:  "complete",
+		denied: "cannot complete lifecycle hooks: groups wait until the hook's timeout; " + allowTagged,
+		level:  zerolog.ErrorLevel,
+	}
 	// Counted separately: an instance that does not go into service is missed at once.
-	completeLaunch = action{"CompleteLifecycleAction", "complete_launch",
-		"cannot complete launch hooks: instances do not go into service before the hook's timeout; allow the action, for groups with the cluster's tag", zerolog.ErrorLevel}
+	completeLaunch = action{
+		call:   "CompleteLifecycleAction",
+		label:  "complete_launch",
+		denied: "cannot complete launch hooks: instances do not go into service before the hook's timeout; " + allowTagged,
+		level:  zerolog.ErrorLevel,
+	}
 	// Likewise: a role bound to the cluster's groups refuses those of others every day.
-	completeUnknown = action{"CompleteLifecycleAction", "complete_unknown",
-		"lifecycle hook of an instance that is no Node is left: the group is another's, or lacks the cluster's tag", zerolog.InfoLevel}
-	heartbeat = action{"RecordLifecycleActionHeartbeat", "heartbeat",
-		"cannot prolong lifecycle hooks: nodes are drained within the hook's timeout; allow the action, for groups with the cluster's tag", zerolog.ErrorLevel}
-	describe = action{"DescribeLifecycleHooks", "describe",
-		"cannot read lifecycle hooks: five minutes are taken for their timeout; allow the action", zerolog.ErrorLevel}
+	completeUnknown = action{
+		call:   "CompleteLifecycleAction",
+		label:  "complete_unknown",
+		denied: "lifecycle hook of an instance that is no Node is left: the group is another's, or lacks the cluster's tag",
+		level:  zerolog.InfoLevel,
+	}
+	heartbeat = action{
+		call:   "RecordLifecycleActionHeartbeat",
+		label:  "heartbeat",
+		denied: "cannot prolong lifecycle hooks: nodes are drained within the hook's timeout; " + allowTagged,
+		level:  zerolog.ErrorLevel,
+	}
+	describe = action{
+		call:   "DescribeLifecycleHooks",
+		label:  "describe",
+		denied: "cannot read lifecycle hooks: five minutes are taken for their timeout; allow the action",
+		level:  zerolog.ErrorLevel,
+	}
 )

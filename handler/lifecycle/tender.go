@@ -66,48 +66,61 @@ func NewTender(opts TenderOptions) *Tender {
 // a hook may come. The message says what we would otherwise have to assume.
 const hookNews = 5 * time.Second
 
-// Tend moves the hooks in a node's record on. It passes to write what earlier calls have
-// returned, and starts the calls that are due. ready is false as long as a drain cannot be
-// planned because nobody knows yet how long the group waits. again is when to look again if
-// Notify does not come first; zero means never.
-func (t *Tender) Tend(ctx context.Context, node string, rec interruption.Record, write func(interruption.Record) error) (ready bool, again time.Time, err error) {
+// Tended is how far the hooks in a node's record have come.
+type Tended struct {
+	// Record has what earlier calls have returned. If Changed, it is to be written.
+	Record  interruption.Record
+	Changed bool
+	// Ready is false as long as a drain cannot be planned because nobody knows yet how long the group
+	// waits.
+	Ready bool
+	// Again is when to look again, if Notify does not come first; zero means never.
+	Again time.Time
+
+	open bool // a hook is to be answered
+}
+
+// Learn says what has become of the hooks in a node's record. It makes no call.
+func (t *Tender) Learn(node string, rec interruption.Record) Tended {
 	next := rec
 	next.Hooks = slices.Clone(rec.Hooks)
 	var ends time.Time
-	changed := false
+	changed, open := false, false
 	if t.opts.Hooks != nil {
 		for i := range next.Hooks {
 			changed = t.learn(node, &next.Hooks[i], rec.Received) || changed
 			if !next.Hooks[i].Done {
-				ends = interruption.Earlier(ends, next.Hooks[i].Until)
+				open, ends = true, interruption.Earlier(ends, next.Hooks[i].Until)
 			}
 		}
 	}
-	open := t.opts.Hooks != nil && slices.ContainsFunc(next.Hooks, func(h interruption.Hook) bool { return !h.Done })
 	unplanned := rec.Kind == interruption.InstanceTerminating && rec.Deadline.IsZero() && !rec.Phase.Over()
 	if unplanned && !open {
 		if news := rec.Received.Add(hookNews); t.opts.Hooks != nil && time.Now().Before(news) {
-			return false, news, nil
+			return Tended{Record: rec, Again: news}
 		}
 		ends = rec.Received.Add(interruption.UnknownHookTimeout)
 	}
 	if !ends.IsZero() {
 		next = next.Tighten(interruption.InstanceTerminating, ends)
 	}
-	if changed || !next.Deadline.Equal(rec.Deadline) {
-		if err := write(next); err != nil {
-			return false, time.Time{}, err
-		}
-	} else {
+	if !changed && next.Deadline.Equal(rec.Deadline) {
 		next = rec
+	} else {
+		changed = true
 	}
-	if !open {
-		return true, time.Time{}, nil
+	return Tended{Record: next, Changed: changed, Ready: !open || !unplanned || !next.Deadline.IsZero(), open: open}
+}
+
+// Answer starts the calls that are due about the hooks, and returns when to look again.
+func (t *Tender) Answer(ctx context.Context, node string, tended Tended) time.Time {
+	again := tended.Again
+	if tended.open {
+		for _, hook := range tended.Record.Hooks {
+			again = interruption.Earlier(again, t.answer(ctx, node, tended.Record, hook))
+		}
 	}
-	for _, hook := range next.Hooks {
-		again = interruption.Earlier(again, t.answer(ctx, node, next, hook))
-	}
-	return !unplanned || !next.Deadline.IsZero(), again, nil
+	return again
 }
 
 // learn writes into a hook what the calls about it have returned, and reports whether any of it
