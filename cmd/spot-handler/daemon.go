@@ -156,8 +156,21 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 	if !reconciles(cfg) {
 		notices = nil // the process that drains notifies people
 	}
-	tenures := newTenures(parts{backing{cfg: cfg, clients: clients, aws: conf, index: index, node: index.Get, events: events, logger: logger}, events, notices, hooks}.tenure)
-	var accept interruption.Accepter = tenures
+	leaderships := newLeaderships(parts{
+		backing: backing{
+			cfg:     cfg,
+			clients: clients,
+			aws:     conf,
+			index:   index,
+			node:    index.Get,
+			events:  events,
+			logger:  logger,
+		},
+		events:  events,
+		notices: notices,
+		hooks:   hooks,
+	}.leadership)
+	var accept interruption.Accepter = leaderships
 	if cfg.mode == modeQueue && !cfg.dryRun {
 		accept = newEarly(clients, accept, index, registry, logger)
 	}
@@ -186,7 +199,7 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return httpServer{listener: listener, metrics: prometheus.Gatherers{registry, tenures}, ready: ready}.Run(ctx)
+		return httpServer{listener: listener, metrics: prometheus.Gatherers{registry, leaderships}, ready: ready}.Run(ctx)
 	})
 	g.Go(func() error { return index.Run(ctx) })
 	g.Go(func() error {
@@ -202,13 +215,13 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 				return nil // stopped before
 			}
 			if cfg.fleet() && cfg.leaderElect {
-				return lead(ctx, leases, leaseNamespace, leader, part(logger, "leader"), tenures.Run)
+				return lead(ctx, leases, leaseNamespace, leader, part(logger, "leader"), leaderships.Run)
 			}
 			if leader != nil { // a single replica leads by itself
 				leader.Set(1)
 				defer leader.Set(0)
 			}
-			return tenures.Run(ctx)
+			return leaderships.Run(ctx)
 		})
 	}
 	if err := g.Wait(); err != nil {

@@ -277,14 +277,14 @@ func TestLeadCampaignsAgain(t *testing.T) {
 					var metric dto.Metric
 					return leader.Write(&metric) == nil && metric.GetGauge().GetValue() == 1
 				}
-				var tenures, under atomic.Int32
+				var leaderships, under atomic.Int32
 				done := make(chan error)
 				go func() {
 					done <- lead(ctx, f, "kube-system", leader, zerolog.Nop(), func(ctx context.Context) error {
-						tenures.Add(1)
+						leaderships.Add(1)
 						defer under.Add(-1)
 						if n := under.Add(1); n > 1 || !leads() {
-							t.Errorf("%d tenures at once, and a leader: %t", n, leads())
+							t.Errorf("%d leaderships at once, and a leader: %t", n, leads())
 						}
 						<-ctx.Done()
 						return nil
@@ -301,8 +301,8 @@ func TestLeadCampaignsAgain(t *testing.T) {
 				}
 				time.Sleep(2 * time.Minute)
 				synctest.Wait()
-				if !leads() || tenures.Load() != 2 || f.holder() != first {
-					t.Errorf("a leader: %t, after %d tenures, and %q holds the lease; want it to lead again", leads(), tenures.Load(), f.holder())
+				if !leads() || leaderships.Load() != 2 || f.holder() != first {
+					t.Errorf("a leader: %t, after %d leaderships, and %q holds the lease; want it to lead again", leads(), leaderships.Load(), f.holder())
 				}
 				stop()
 				if err := <-done; err != nil {

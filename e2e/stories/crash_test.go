@@ -155,7 +155,7 @@ func TestALostLeaseIsCampaignedFor(t *testing.T) {
 	ctx, cancel := context.WithTimeout(s.ctx, 10*time.Second)
 	defer cancel()
 	s.must(leader.WaitReady(ctx)) // it still takes notices
-	s.eventually("the second tenure", func() bool { return len(leader.Lines("leading")) == 2 })
+	s.eventually("the second leadership", func() bool { return len(leader.Lines("leading")) == 2 })
 	again := timeOf(leader.Lines("leading")[1])
 	for _, r := range s.requests(func(r request) bool { return r.ObjectRef.Subresource == "eviction" }) {
 		if r.RequestReceivedTimestamp.After(lost) && r.RequestReceivedTimestamp.Before(again) {

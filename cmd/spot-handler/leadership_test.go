@@ -17,37 +17,37 @@ func (c counting) Accept(context.Context, interruption.Notice) (interruption.Ver
 	return interruption.Accepted, nil
 }
 
-// A lost lease begins a tenure that knows nothing of the last, also in its metrics. A process that
+// A lost lease begins a leadership that knows nothing of the last, also in its metrics. A process that
 // stops keeps its last ones until it has ended.
-func TestTenures(t *testing.T) {
+func TestLeaderships(t *testing.T) {
 	made := 0
-	tenures := newTenures(func(reg *prometheus.Registry) tenure {
+	leaderships := newLeaderships(func(reg *prometheus.Registry) leadership {
 		made++
 		counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "accepted"})
 		reg.MustRegister(counter)
-		return tenure{counting{counter}, func(ctx context.Context) error { <-ctx.Done(); return nil }, reg}
+		return leadership{counting{counter}, func(ctx context.Context) error { <-ctx.Done(); return nil }, reg}
 	})
 	accept := func(n int) {
 		for range n {
-			if _, err := tenures.Accept(t.Context(), interruption.Notice{}); err != nil {
+			if _, err := leaderships.Accept(t.Context(), interruption.Notice{}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	want := func(tenure int, accepted float64) {
+	want := func(leadership int, accepted float64) {
 		t.Helper()
-		families, err := tenures.Gather()
+		families, err := leaderships.Gather()
 		if err != nil || len(families) != 1 {
 			t.Fatalf("%d metrics, want one: %v", len(families), err)
 		}
-		if got := families[0].GetMetric()[0].GetCounter().GetValue(); made != tenure || got != accepted {
-			t.Errorf("in tenure %d %v were accepted, want tenure %d and %v", made, got, tenure, accepted)
+		if got := families[0].GetMetric()[0].GetCounter().GetValue(); made != leadership || got != accepted {
+			t.Errorf("in leadership %d %v were accepted, want leadership %d and %v", made, got, leadership, accepted)
 		}
 	}
 	end := func(cause error) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(cause)
-		if err := tenures.Run(ctx); err != nil {
+		if err := leaderships.Run(ctx); err != nil {
 			t.Error(err)
 		}
 	}

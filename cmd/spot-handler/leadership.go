@@ -25,50 +25,50 @@ import (
 	"spot-handler/handler/workloads"
 )
 
-// tenure is what records notices, and what drains while the process leads.
-type tenure struct {
+// leadership is what records notices, and what drains while the process leads.
+type leadership struct {
 	interruption.Accepter
 	drain   func(ctx context.Context) error // blocks until ctx ends
 	metrics *prometheus.Registry
 }
 
-// tenures begins a new tenure when the lease has been lost. Nothing that a leader knew outlives
-// its tenure: the next one goes by what stands in the cluster, as another replica's does.
-type tenures struct {
-	make    func(*prometheus.Registry) tenure
-	current atomic.Pointer[tenure]
+// leaderships begins a new leadership when the lease has been lost. Nothing that a leader knew outlives
+// its leadership: the next one goes by what stands in the cluster, as another replica's does.
+type leaderships struct {
+	make    func(*prometheus.Registry) leadership
+	current atomic.Pointer[leadership]
 }
 
-func newTenures(make func(*prometheus.Registry) tenure) *tenures {
-	t := &tenures{make: make}
-	t.begin()
-	return t
+func newLeaderships(make func(*prometheus.Registry) leadership) *leaderships {
+	l := &leaderships{make: make}
+	l.begin()
+	return l
 }
 
-func (t *tenures) begin() {
-	next := t.make(prometheus.NewRegistry())
-	t.current.Store(&next)
+func (l *leaderships) begin() {
+	next := l.make(prometheus.NewRegistry())
+	l.current.Store(&next)
 }
 
 // Accept records a notice, whether the process leads or not. It is safe for concurrent use.
-func (t *tenures) Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
-	return t.current.Load().Accept(ctx, n)
+func (l *leaderships) Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
+	return l.current.Load().Accept(ctx, n)
 }
 
-// Gather collects the metrics of the tenure. It is safe for concurrent use.
-func (t *tenures) Gather() ([]*dto.MetricFamily, error) { return t.current.Load().metrics.Gather() }
+// Gather collects the metrics of the leadership. It is safe for concurrent use.
+func (l *leaderships) Gather() ([]*dto.MetricFamily, error) { return l.current.Load().metrics.Gather() }
 
-// Run drains until ctx ends. If it ends because the lease is lost, the next tenure begins, with
+// Run drains until ctx ends. If it ends because the lease is lost, the next leadership begins, with
 // metrics that count from zero, as after a restart.
-func (t *tenures) Run(ctx context.Context) error {
-	err := t.current.Load().drain(ctx)
+func (l *leaderships) Run(ctx context.Context) error {
+	err := l.current.Load().drain(ctx)
 	if errors.Is(context.Cause(ctx), errLostLease) {
-		t.begin()
+		l.begin()
 	}
 	return err
 }
 
-// parts are what outlives a tenure.
+// parts are what outlives a leadership.
 type parts struct {
 	backing
 	events  *notify.Events
@@ -76,8 +76,8 @@ type parts struct {
 	hooks   lifecycle.Hooks // nil: they are not answered
 }
 
-// tenure makes a new one. It makes no call.
-func (p parts) tenure(registry *prometheus.Registry) tenure {
+// leadership makes a new one. It makes no call.
+func (p parts) leadership(registry *prometheus.Registry) leadership {
 	cfg := p.cfg
 	policy := cfg.policy
 	policy.Self = ownPod(cfg)
@@ -122,11 +122,11 @@ func (p parts) tenure(registry *prometheus.Registry) tenure {
 		accept = lifecycle.Accepter{Next: h, Hooks: p.hooks, Nodes: p.index, Rules: rules, Logger: log}
 	}
 	if !cfg.fleet() { // each node has a process of its own, which remembers until it ends
-		return tenure{accept, h.Run, registry}
+		return leadership{accept, h.Run, registry}
 	}
 	registry.MustRegister(p.taken.Collector())
 	kept := newResource[corev1.ConfigMap, corev1.ConfigMapList](p.clients.core, "configmaps", leaseNamespace(cfg))
-	return tenure{accept, func(ctx context.Context) error {
+	return leadership{accept, func(ctx context.Context) error {
 		g, ctx := errgroup.WithContext(ctx)
 		g.Go(func() error { return h.Run(ctx) })
 		g.Go(func() error { return p.taken.Keep(ctx, kept, p.index.All, part(p.logger, "offerings")) })
