@@ -18,20 +18,24 @@ type memory struct {
 // known is what we remember of one Node. Only the worker that has the node's key changes it;
 // the lock is for those who read it concurrently.
 type known struct {
-	rec             interruption.Record       // as it was last read or written
-	resourceVersion string                    // of our own last write
-	replacement     *interruption.Replacement // the provisioner's last answer; nil before the first
-	unreadable      bool                      // already reported
-	announced       string                    // the event that was announced last
-	cancelling      bool                      // its drain was cancelled, or is about to be
-	begun           bool                      // this process has looked after its drain
-	firstDue        time.Time                 // when its reconciliation was first due
-	retry           time.Time                 // when to request a replacement again after a refusal, see [reconciliation.pass]
-	left            int                       // pods that have left since this process looks after its drain
-	moved           time.Time                 // when the last one left, or has to have left
+	rec             interruption.Record // as it was last read or written
+	resourceVersion string              // of our own last write
+	firstDue        time.Time           // when its reconciliation was first due
 
-	// final is the record of a drain that has ended and been counted, kept until it is written.
-	final *interruption.Record
+	// What was said already.
+	unreadable bool   // that its record cannot be read
+	announced  string // the event that was announced last
+
+	// Of the replacement.
+	replacement *interruption.Replacement // the provisioner's last answer; nil before the first
+	retry       time.Time                 // when to request one again after a refusal, see [reconciliation.pass]
+
+	// Of the drain.
+	begun      bool                 // this process has looked after it
+	cancelling bool                 // it was cancelled, or is about to be
+	left       int                  // pods that have left since this process looks after it
+	moved      time.Time            // when the last one left, or has to have left
+	final      *interruption.Record // its record if it has ended and been counted, until that is written
 }
 
 // of returns what is known of a node.
