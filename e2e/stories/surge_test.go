@@ -25,7 +25,7 @@ func TestSurgeMovesAServiceWithoutADip(t *testing.T) {
 	s.service("web", 8, func(d *controlplane.DeploymentSpec) {
 		d.BudgetMaxUnavailable = budget(1)
 		d.MaxSurge = budget(8)
-		d.MinReadySeconds = 3 // for the budget's controller to count a successor before it is made use of
+		d.MinReadySeconds = 10 // for the budget's controller to count a successor before a pod goes, on a busy machine too
 	})
 	if on := len(s.podsOn(node.Name, "web")); on != 8 {
 		t.Fatalf("%d pods on the node, want all 8", on)
