@@ -73,19 +73,30 @@ func newProvisioner(b backing) (*karpenter.Backend, *provisioner.Provisioner) {
 			notify = func(string) {}
 		}
 		backends = append(backends, asg.New(asg.Options{
-			AutoScaling: autoscaling.NewFromConfig(b.aws), Terminate: ec2.NewFromConfig(b.aws).TerminateInstances,
-			Nodes: b.index, Notify: notify, Registerer: b.registerer, Logger: b.logger,
+			AutoScaling: autoscaling.NewFromConfig(b.aws),
+			Terminate:   ec2.NewFromConfig(b.aws).TerminateInstances,
+			Nodes:       b.index,
+			Notify:      notify,
+			Logger:      b.logger,
 		}))
 	}
 	backends = append(backends, placeholder.New(placeholder.Options{
-		Selector: cfg.fallbacks, Namespace: cfg.placeholderNamespace, Image: cfg.placeholderImage,
-		SingleNode: cfg.nodeName, Node: b.node,
-		Pods:      newResource[corev1.Pod, corev1.PodList](b.clients.core, "pods", cfg.placeholderNamespace),
-		Templates: newResource[corev1.PodTemplate, corev1.PodTemplateList](b.clients.core, "podtemplates", cfg.placeholderNamespace),
-		Notify:    b.notify, Registerer: b.registerer, Logger: b.logger,
+		Selector:   cfg.fallbacks,
+		Namespace:  cfg.placeholderNamespace,
+		Image:      cfg.placeholderImage,
+		SingleNode: cfg.nodeName,
+		Node:       b.node,
+		Pods:       newResource[corev1.Pod, corev1.PodList](b.clients.core, "pods", cfg.placeholderNamespace),
+		Templates:  newResource[corev1.PodTemplate, corev1.PodTemplateList](b.clients.core, "podtemplates", cfg.placeholderNamespace),
+		Notify:     b.notify,
+		Logger:     b.logger,
 	}))
 	return pools, provisioner.New(provisioner.Options{
-		Choice: cfg.provisioner, Backends: backends, Room: b.room, Registerer: b.registerer, Logger: b.logger,
+		Choice:     cfg.provisioner,
+		Backends:   backends,
+		Room:       b.room,
+		Registerer: b.registerer,
+		Logger:     b.logger,
 	})
 }
 

@@ -17,8 +17,6 @@ import (
 	"github.com/aws/smithy-go"
 	"github.com/aws/smithy-go/middleware"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // A Reason says why a call failed; it is a label's value. Packages add reasons of their own.
@@ -89,41 +87,6 @@ func Saying(err error) string {
 		return api.ErrorMessage()
 	}
 	return err.Error()
-}
-
-// The results of calls that counters tell apart beside reasons.
-const (
-	resultOK     = "ok"
-	resultFailed = "failed" // timeouts, the service's own failures, ...
-)
-
-// Result is what came of a call, as the value of a counter's label.
-func Result(err error) string {
-	switch r := Of(err); r {
-	case "":
-		return resultOK
-	case Denied, Credentials, Throttled, Refused:
-		return string(r)
-	}
-	return resultFailed
-}
-
-// NewCalls counts calls by what came of them and, if actions are given, by action.
-func NewCalls(reg prometheus.Registerer, name, help string, actions ...string) *prometheus.CounterVec {
-	labels := []string{"action", "result"}
-	if len(actions) == 0 {
-		labels = labels[1:]
-	}
-	calls := promauto.With(reg).NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-	for _, r := range []string{resultOK, string(Denied), string(Credentials), string(Throttled), string(Refused), resultFailed} {
-		if len(actions) == 0 {
-			calls.WithLabelValues(r)
-		}
-		for _, a := range actions {
-			calls.WithLabelValues(a, r)
-		}
-	}
-	return calls
 }
 
 // codes are the errors' codes that say why a call failed, beside those that the SDK knows

@@ -74,12 +74,10 @@ const (
 // New returns a Client. It makes no call.
 func New(opts Options) *Client {
 	c := &Client{
-		api: opts.AutoScaling,
-		actions: awsfault.NewCalls(opts.Registerer, "spot_handler_lifecycle_actions_total",
-			"Calls about lifecycle hooks, by what came of them. invalid: the group did not wait at the hook any more.",
-			complete.label, completeLaunch.label, completeUnknown.label, heartbeat.label, describe.label),
-		log:   opts.Logger.With().Str("component", "lifecycle").Logger(),
-		slots: semaphore.NewWeighted(callsAtOnce),
+		api:     opts.AutoScaling,
+		actions: newActions(opts.Registerer),
+		log:     opts.Logger.With().Str("component", "lifecycle").Logger(),
+		slots:   semaphore.NewWeighted(callsAtOnce),
 	}
 	c.groups.Read, c.groups.Lifetime = c.readHooks, readcache.For(knownFor, deniedFor, ErrDenied)
 	return c
@@ -138,7 +136,7 @@ func (c *Client) call(ctx context.Context, a action, group string, do func(conte
 	if ctx.Err() != nil && err != nil {
 		return err // cancelled, which says nothing about the service
 	}
-	c.actions.WithLabelValues(a.label, awsfault.Result(err)).Inc()
+	c.actions.WithLabelValues(a.label, resultOf(err)).Inc()
 	reason, news := c.denials.Note(a.label+" "+group, err)
 	if news {
 		c.log.WithLevel(a.level).Err(err).Str("group", group).Str("reason", reason).Msg(a.denied)

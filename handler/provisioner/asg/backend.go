@@ -52,7 +52,6 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 
@@ -92,14 +91,12 @@ type Options struct {
 	// for the group and waits for the answer, as in a dry run, in which nothing runs Run.
 	Notify func(node string)
 
-	Registerer prometheus.Registerer // nil: metrics are kept and not shown
-	Logger     zerolog.Logger
+	Logger zerolog.Logger
 }
 
 // Backend makes replacements through Auto Scaling groups.
 type Backend struct {
 	opts    Options
-	calls   *prometheus.CounterVec
 	denials awsfault.Denials
 	log     zerolog.Logger
 	wake    chan struct{} // there is something to ask
@@ -117,9 +114,7 @@ var _ provisioner.Backend = (*Backend)(nil)
 // New returns a Backend. It makes no call and starts nothing.
 func New(opts Options) *Backend {
 	return &Backend{
-		opts: opts,
-		calls: awsfault.NewCalls(opts.Registerer, "spot_handler_asg_calls_total",
-			"Calls to Auto Scaling and EC2 for replacements, by what came of them.", describeInstances, describeGroups, detachInstances, terminate),
+		opts:    opts,
 		log:     opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.ASG).Logger(),
 		wake:    make(chan struct{}, 1),
 		entries: map[string]*entry{}, baselines: map[string]*baseline{}, members: map[string]string{}, given: map[string]string{},
@@ -253,14 +248,11 @@ func (b *Backend) call(ctx context.Context, service, action string, do func(cont
 	return b.insist(ctx, service, action, do)
 }
 
-// insist makes one call within callTimeout and counts it.
+// insist makes one call within callTimeout.
 func (b *Backend) insist(ctx context.Context, service, action string, do func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	err := awsfault.Classify(service, action, do(bounded))
-	if ctx.Err() == nil {
-		b.calls.WithLabelValues(action, awsfault.Result(err)).Inc()
-	}
 	if reason, news := b.denials.Note(service+":"+action, err); news {
 		b.log.Warn().Err(err).Str("reason", reason).Msg("no replacement through Auto Scaling groups")
 	}

@@ -51,8 +51,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
@@ -109,8 +107,7 @@ type Options struct {
 	// changed. It is called from any goroutine and must not block.
 	Notify func(node string)
 
-	Registerer prometheus.Registerer // nil: metrics are kept and not shown
-	Logger     zerolog.Logger
+	Logger zerolog.Logger
 }
 
 // Backend makes replacements by placeholder pods. Its methods are safe for concurrent
@@ -143,7 +140,6 @@ func New(opts Options) *Backend {
 	}
 	b.refusals.Lifetime = func(error) time.Duration { return recheck }
 	b.cache = newStore(opts.Pods, selectorOf(opts.SingleNode), opts.Notify, b.log)
-	registerMetrics(opts.Registerer, b.cache)
 	return b
 }
 
@@ -260,14 +256,4 @@ func (b *Backend) homes(node *corev1.Node, pod *corev1.Pod, need provisioner.Nee
 		return nil, "pods that cannot run on nodes of --fallback-selector find no room there"
 	}
 	return terms, ""
-}
-
-// registerMetrics has the placeholders counted at each scrape.
-func registerMetrics(reg prometheus.Registerer, cache *store) {
-	for state, bound := range map[string]bool{"pending": false, "bound": true} {
-		promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "spot_handler_placeholders", Help: "Placeholder pods that exist: pending, or bound to a node.",
-			ConstLabels: prometheus.Labels{"state": state},
-		}, func() float64 { return float64(cache.count(bound)) })
-	}
 }

@@ -172,16 +172,6 @@ func (s *store) overdue(since time.Time) map[string][]string {
 	return list
 }
 
-// count is how many placeholders have a place, or wait for one.
-func (s *store) count(bound bool) (n int) {
-	for _, pod := range s.shown.All() {
-		if (pod.Spec.NodeName != "") == bound {
-			n++
-		}
-	}
-	return n
-}
-
 // lean keeps what we need to know of a placeholder.
 func lean(pod *corev1.Pod) *corev1.Pod {
 	slim := &corev1.Pod{
