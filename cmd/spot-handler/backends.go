@@ -82,12 +82,11 @@ func newProvisioner(b backing) (*karpenter.Backend, *provisioner.Provisioner) {
 	}
 	backends = append(backends, placeholder.New(placeholder.Options{
 		Selector:   cfg.fallbacks,
-		Namespace:  cfg.placeholderNamespace,
 		Image:      cfg.placeholderImage,
 		SingleNode: cfg.nodeName,
 		Node:       b.node,
-		Pods:       newResource[corev1.Pod, corev1.PodList](b.clients.core, "pods", cfg.placeholderNamespace),
-		Templates:  newResource[corev1.PodTemplate, corev1.PodTemplateList](b.clients.core, "podtemplates", cfg.placeholderNamespace),
+		Pods:       newResource[corev1.Pod, corev1.PodList](b.clients.core, "pods", placeholder.Namespace),
+		Templates:  newResource[corev1.PodTemplate, corev1.PodTemplateList](b.clients.core, "podtemplates", placeholder.Namespace),
 		Notify:     b.notify,
 		Logger:     b.logger,
 	}))

@@ -113,6 +113,7 @@ var replaced = map[string]string{
 	"rebalance-capacity":     "--rebalance=fallback requests the replacement that an interruption notice would get",
 	"webhook-url":            "put the URL into a file, such as a mounted Secret's, and name that by --webhook-url-file",
 	"webhook-template":       "put the template into a file, and name that by --webhook-template-file",
+	"placeholder-namespace":  "placeholders are made in the namespace spot-handler-placeholders",
 	"managed-tag":            "every Node of this cluster is handled; --node-selector names fewer",
 	"watch-spot":             "--watch lists what is polled",
 	"watch-lifecycle":        "--watch lists what is polled",

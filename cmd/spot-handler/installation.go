@@ -180,7 +180,7 @@ func settingsOf(pod *corev1.Pod) (cfg settings, mode bool, err error) {
 // left alone: among them are files and templates, which would be read and run here.
 var remoteFlags = []string{
 	"blocked-pods", "calm", "cordon-only", "drain", "drain-strategy", "dry-run", "fallback-nodepool", "fallback-selector",
-	"leader-elect", "lease-namespace", "margin", "node-selector", "placeholder-image", "placeholder-namespace", "provisioner",
+	"leader-elect", "lease-namespace", "margin", "node-selector", "placeholder-image", "provisioner",
 	"rebalance", "release-node", "replacement", "scheduled-lead",
 }
 

@@ -79,9 +79,8 @@ type settings struct {
 
 	replacementTTL time.Duration
 
-	fallbacks            placeholder.Selector
-	placeholderNamespace string
-	placeholderImage     string
+	fallbacks        placeholder.Selector
+	placeholderImage string
 
 	kubeconfig string
 
@@ -142,9 +141,8 @@ func (c *settings) define() []group {
 	within(replacement, &c.calm, "calm", karpenter.DefaultCalm, bounds{0, karpenter.LongestHold, true, "0s (off) to 24h"}, "how long EC2 must have announced nothing about the offerings (instance types in zones) of a spot NodePool before Karpenter may move pods back to spot from the on-demand nodes that replaced the pool's nodes; the annotation "+karpenter.CalmAnnotation+" on the NodePool overrides it")
 	within(replacement, &c.replacementTTL, "replacement-ttl", 10*time.Minute, bounds{30 * time.Second, ever, true, "0s (keep it) or at least 30s, as pods need some time to come"}, "how long a replacement may be ready and empty before it is returned, where nothing else takes it away; 0 keeps it. Pods come within two minutes of a notice, and EC2 bills by the second")
 	meaning(replacement, &c.fallbacks, "fallback-selector", "", placeholder.ParseSelector, "label `selector` of the nodes that take the pods of nodes that Karpenter did not make, such as node-lifecycle=on-demand; low-priority placeholder pods ask the autoscaler for room on them (default: none are made)")
-	replacement.StringVar(&c.placeholderNamespace, "placeholder-namespace", "spot-handler-placeholders", "namespace of the placeholder pods; there the process may make pods")
 	replacement.StringVar(&c.placeholderImage, "placeholder-image", "pause:3.10", "`image` of the placeholder pods; best is the pause image that the nodes have")
-	hide(replacement, "placeholder-namespace", "placeholder-image")
+	hide(replacement, "placeholder-image")
 	replacement.BoolVar(&c.release, "release-node", true, "terminate a drained node: with Karpenter, delete its NodeClaim; with an Auto Scaling group, terminate the detached instance after a rebalance recommendation")
 
 	cluster.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster; also $KUBECONFIG (default: the pod's service account)")
@@ -183,10 +181,8 @@ func (c *settings) check() (problems []error) {
 			}
 		}
 	}
-	for flag, namespace := range map[string]string{"placeholder-namespace": c.placeholderNamespace, "lease-namespace": c.leaseNamespace} {
-		if len(validation.IsDNS1123Label(namespace)) > 0 && (flag != "lease-namespace" || namespace != "") {
-			bad(flag, "%q is no namespace name", namespace)
-		}
+	if c.leaseNamespace != "" && len(validation.IsDNS1123Label(c.leaseNamespace)) > 0 {
+		bad("lease-namespace", "%q is no namespace name", c.leaseNamespace)
 	}
 	if c.placeholderImage == "" || strings.TrimSpace(c.placeholderImage) != c.placeholderImage {
 		bad("placeholder-image", "%q is no image", c.placeholderImage)

@@ -86,9 +86,6 @@ type Options struct {
 	// only makes calls to remove what the record says is ours.
 	Selector Selector
 
-	// Namespace is where the placeholders are. It is for error texts: the clients know it.
-	Namespace string
-
 	// Image is what the placeholders run. It need not be pullable: a pod holds room as soon
 	// as it is bound to a node.
 	Image string

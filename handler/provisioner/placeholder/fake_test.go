@@ -25,7 +25,6 @@ import (
 
 const (
 	instance = "i-0123456789abcdef0"
-	space    = "placeholders"
 )
 
 var podResource = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
@@ -110,8 +109,8 @@ func newCluster(t *testing.T, rec interruption.Record, change func(*Options), ob
 	node.Annotations = map[string]string{interruption.Annotation: rec.String()}
 	c.nodes["node-1"], c.nodes["od-1"] = node, testNode("od-1")
 	opts := Options{
-		Selector: selector, Namespace: space, Image: "pause", Node: c.node,
-		Pods: listing{c.CoreV1().Pods(space)}, Templates: c.CoreV1().PodTemplates(space),
+		Selector: selector, Image: "pause", Node: c.node,
+		Pods: listing{c.CoreV1().Pods(Namespace)}, Templates: c.CoreV1().PodTemplates(Namespace),
 		Notify: func(node string) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
@@ -166,7 +165,7 @@ func (c *cluster) want(r interruption.Replacement, state, reason string) {
 // held names the pods whose placeholders there are.
 func (c *cluster) held(want ...string) {
 	c.t.Helper()
-	list, err := c.CoreV1().Pods(space).List(c.t.Context(), metav1.ListOptions{})
+	list, err := c.CoreV1().Pods(Namespace).List(c.t.Context(), metav1.ListOptions{})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -183,7 +182,7 @@ func (c *cluster) held(want ...string) {
 // templates counts the owners. The fake has no garbage collector.
 func (c *cluster) templates(want int) {
 	c.t.Helper()
-	list, err := c.CoreV1().PodTemplates(space).List(c.t.Context(), metav1.ListOptions{})
+	list, err := c.CoreV1().PodTemplates(Namespace).List(c.t.Context(), metav1.ListOptions{})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -195,12 +194,12 @@ func (c *cluster) templates(want int) {
 // bind plays the scheduler.
 func (c *cluster) bind(pod *corev1.Pod, node string) {
 	c.t.Helper()
-	p, err := c.CoreV1().Pods(space).Get(c.t.Context(), podName(instance, pod.UID), metav1.GetOptions{})
+	p, err := c.CoreV1().Pods(Namespace).Get(c.t.Context(), podName(instance, pod.UID), metav1.GetOptions{})
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	p.Spec.NodeName = node
-	if _, err := c.CoreV1().Pods(space).Update(c.t.Context(), p, metav1.UpdateOptions{}); err != nil {
+	if _, err := c.CoreV1().Pods(Namespace).Update(c.t.Context(), p, metav1.UpdateOptions{}); err != nil {
 		c.t.Fatal(err)
 	}
 	synctest.Wait()
@@ -209,7 +208,7 @@ func (c *cluster) bind(pod *corev1.Pod, node string) {
 // take plays whoever preempts the placeholder of the pod.
 func (c *cluster) take(pod *corev1.Pod) {
 	c.t.Helper()
-	if err := c.CoreV1().Pods(space).Delete(c.t.Context(), podName(instance, pod.UID), metav1.DeleteOptions{}); err != nil {
+	if err := c.CoreV1().Pods(Namespace).Delete(c.t.Context(), podName(instance, pod.UID), metav1.DeleteOptions{}); err != nil {
 		c.t.Fatal(err)
 	}
 	synctest.Wait()

@@ -111,7 +111,7 @@ func (b *Backend) notMade(o order, r interruption.Replacement, err error) (inter
 	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
 		// No permission, no PriorityClass, no namespace, a quota that is used up, or a
 		// policy: the API server says which.
-		reason := fmt.Sprintf("placeholders cannot be made in namespace %s: %s", b.opts.Namespace, provisioner.Cause(err))
+		reason := fmt.Sprintf("placeholders cannot be made in namespace %s: %s", Namespace, provisioner.Cause(err))
 		b.refuse(reason)
 		return unsupported(reason), nil
 	case errors.Is(err, errNotOurs), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):

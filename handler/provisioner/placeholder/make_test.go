@@ -24,7 +24,7 @@ func TestRefused(t *testing.T) {
 	}{
 		{"no permission", "podtemplates", apierrors.NewForbidden(schema.GroupResource{Resource: "podtemplates"}, "", fmt.Errorf("User %q cannot create", "us")), `User "us" cannot create`},
 		{"no priority class", "pods", apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "a-name", fmt.Errorf("no PriorityClass")), "no PriorityClass"},
-		{"no namespace", "podtemplates", apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, space), `namespaces "placeholders" not found`},
+		{"no namespace", "podtemplates", apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, Namespace), `namespaces "spot-handler-placeholders" not found`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestRefused(t *testing.T) {
 				refusing := true
 				c.PrependReactor("create", tt.resource, func(clienttesting.Action) (bool, runtime.Object, error) { return refusing, nil, tt.err })
 				a := owned("a", "ReplicaSet")
-				reason := "placeholders cannot be made in namespace placeholders: " + tt.reason
+				reason := "placeholders cannot be made in namespace spot-handler-placeholders: " + tt.reason
 				for range 20 { // as many nodes of a burst
 					rec.Replacement = nil
 					if r := c.request(&rec, need(a)); r.State != provisioner.StateUnsupported || r.Reason != reason {
@@ -70,7 +70,7 @@ func TestLostAnswers(t *testing.T) {
 				return false, nil, nil
 			}
 			lost--
-			_ = c.Tracker().Create(podResource, a.(clienttesting.CreateAction).GetObject(), space)
+			_ = c.Tracker().Create(podResource, a.(clienttesting.CreateAction).GetObject(), Namespace)
 			return true, nil, apierrors.NewTimeoutError("lost", 1)
 		})
 		n := need(owned("a", "ReplicaSet"), owned("b", "ReplicaSet"), owned("c", "ReplicaSet"))
@@ -100,7 +100,7 @@ func TestOwnerOfOthers(t *testing.T) {
 		o := order{node: testNode("node-1"), instance: instance, expires: time.Now().Add(time.Minute)}
 		o.node.UID = "an-earlier-one"
 		old := New(Options{}).template(o)
-		old.Namespace = space
+		old.Namespace = Namespace
 		c := newCluster(t, rec, nil, old)
 		node, _ := c.node("node-1")
 		if r, err := c.b.Request(t.Context(), node, rec, need(owned("a", "ReplicaSet"))); err == nil {

@@ -20,6 +20,10 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
+// Namespace is where placeholders are made; the chart creates it. There the process may make
+// pods, and nowhere else.
+const Namespace = "spot-handler-placeholders"
+
 // Our names on placeholders and their PodTemplates.
 const (
 	// Label names the instance whose pods the placeholder stands for.

@@ -82,7 +82,7 @@ func (b *Backend) findLeftovers(ctx context.Context) {
 			}
 			return
 		case apierrors.IsForbidden(err):
-			b.log.Warn().Str("namespace", b.opts.Namespace).Str("reason", provisioner.Cause(err)).Msg("placeholders cannot be listed")
+			b.log.Warn().Str("namespace", Namespace).Str("reason", provisioner.Cause(err)).Msg("placeholders cannot be listed")
 			return
 		}
 		select {

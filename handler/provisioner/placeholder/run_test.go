@@ -17,7 +17,7 @@ import (
 func leftover(node, of string, life time.Duration) *corev1.Pod {
 	o := order{node: testNode(node), instance: of, expires: time.Now().Add(life)}
 	p := New(Options{}).placeholder(o, &corev1.PodTemplate{}, &corev1.Pod{})
-	p.Namespace, p.Annotations[podAnnotation] = space, ""
+	p.Namespace, p.Annotations[podAnnotation] = Namespace, ""
 	p.UID = types.UID(of + node)
 	return p
 }
