@@ -84,8 +84,7 @@ type Options struct {
 	Kinds []interruption.Kind
 
 	// Interval is the time from one poll to the next, up to a tenth more. The less urgent paths are
-	// read every few intervals. Two seconds are shorter than the five that AWS advises: three of 120
-	// are worth some small requests, and the service allows 1024 packets a second.
+	// read every few intervals.
 	Interval time.Duration
 
 	Registerer prometheus.Registerer

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
@@ -147,6 +148,10 @@ func rulesOf(cfg settings, pools *karpenter.Backend) nodes.RulesFunc {
 	}
 }
 
+// pollInterval is shorter than the five seconds that AWS advises: three of 120 are worth some small
+// requests, and the metadata service allows 1024 packets a second.
+const pollInterval = 2 * time.Second
+
 // newSource takes the notices of the mode, and passes them on. It is nil in drain mode: the Nodes have
 // them already.
 func newSource(cfg settings, conf aws.Config, to interruption.Accepter, registry prometheus.Registerer, logger zerolog.Logger) source {
@@ -161,7 +166,7 @@ func newSource(cfg settings, conf aws.Config, to interruption.Accepter, registry
 		})
 	}
 	return imds.New(imds.Options{
-		Client: imds.NewClient(conf), Accepter: to, NodeName: cfg.nodeName, Kinds: cfg.kinds, Interval: cfg.pollInterval,
+		Client: imds.NewClient(conf), Accepter: to, NodeName: cfg.nodeName, Kinds: cfg.kinds, Interval: pollInterval,
 		Registerer: registry, Logger: logger,
 	})
 }

@@ -60,7 +60,7 @@ func TestCompletion(t *testing.T) {
 		"command": {[]string{"qu"}, "queue\t"},
 		"flag":    {[]string{"queue", "--margin=5s", "--queue-u"}, "--queue-url\t"},
 		"value":   {[]string{"queue", "--rebalance", ""}, "cordon\n"},
-		"wrong":   {[]string{"imds", "--bogus=1", "--log-format="}, ":0\n"}, // nothing, and no error
+		"wrong":   {[]string{"imds", "--bogus=1", "--log-level="}, ":0\n"}, // nothing, and no error
 		"output":  {[]string{"plan", "--output=y"}, "yaml\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -37,7 +37,7 @@ nodes, so several that are lost together count as one for surge, limits and turn
 The metadata service answers a pod only with hostNetwork, or with a hop limit of 2
 on the instance. AWS_EC2_METADATA_SERVICE_ENDPOINT points elsewhere.`,
 		Example: `  # log what would be done on this node, and touch nothing
-  spot-handler imds --node-name=ip-10-0-1-2.ec2.internal --dry-run --log-format=console
+  spot-handler imds --node-name=ip-10-0-1-2.ec2.internal --dry-run
 
   # mark the node only; spot-handler drain drains it
   NODE_NAME=ip-10-0-1-2.ec2.internal spot-handler imds --drain=false`,
@@ -103,7 +103,7 @@ type source interface {
 // serve puts the parts together, in order of dependency, and runs them until ctx ends
 // or one fails.
 func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
-	logger := newLogger(stderr, cfg.logLevel, cfg.logFormat)
+	logger := newLogger(stderr, cfg.logLevel)
 	tuneMemory(50)
 
 	kube, err := restConfig(cfg)

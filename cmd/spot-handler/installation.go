@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -180,7 +179,7 @@ func settingsOf(pod *corev1.Pod) (cfg settings, mode bool, err error) {
 // left alone: among them are files and templates, which would be read and run here.
 var remoteFlags = []string{
 	"blocked-pods", "calm", "cordon-only", "drain", "drain-strategy", "dry-run", "fallback-nodepool", "fallback-selector",
-	"leader-elect", "lease-namespace", "margin", "node-selector", "placeholder-image", "provisioner",
+	"leader-elect", "margin", "node-selector", "placeholder-image", "provisioner",
 	"rebalance", "release-node", "replacement", "scheduled-lead",
 }
 
@@ -247,7 +246,7 @@ func daemonOf(pod *corev1.Pod, owner string, named bool, cfg settings) audit.Dae
 		Node:  pod.Spec.NodeName,
 		Ready: !cfg.dryRun && ready,
 		Fleet: cfg.fleet(), Queue: cfg.mode == modeQueue, Drains: reconciles(cfg),
-		Nodes: cfg.nodes, Permissions: permissionsOf(cfg, cmp.Or(cfg.leaseNamespace, pod.Namespace)),
+		Nodes: cfg.nodes, Permissions: permissionsOf(cfg, pod.Namespace),
 	}
 	if pod.Labels["helm.sh/chart"] != "" {
 		d.Release = pod.Labels["app.kubernetes.io/instance"]

@@ -41,7 +41,6 @@ func TestRemoteConfig(t *testing.T) {
 	for want, args := range map[string][]string{
 		"invalid duration":     {"--margin=soon"},
 		"want 0s to 100s":      {"--margin=1h"},
-		"is no namespace name": {"--lease-namespace=x'; touch owned; '"},
 		"flag needs an arg":    {"--margin"},
 		"more than":            slices.Repeat([]string{"--dry-run"}, mostArgs+1),
 		"4096 bytes":           {"--node-selector=a=" + strings.Repeat("b", mostBytes)},
@@ -65,7 +64,7 @@ func TestRemoteConfig(t *testing.T) {
 func FuzzRemoteConfig(f *testing.F) {
 	f.Add("queue", "--margin=7s\x00--queue-url\x00x", "SPOT_HANDLER_MARGIN", "1s")
 	f.Add("imds", "--fallback-nodepool=a=b,c=d\x00--webhook-template={{range until 2000000000}}\x00--webhook-url-file=/dev/zero", "SPOT_HANDLER_NODE_SELECTOR", "a in (")
-	f.Add("drain", "--\x00-h\x00--help\x00--lease-namespace=';x'", "SPOT_HANDLER_WEBHOOK_TEMPLATE_FILE", "/dev/zero")
+	f.Add("drain", "--\x00-h\x00--help\x00--fallback-nodepool=a=';x'", "SPOT_HANDLER_WEBHOOK_TEMPLATE_FILE", "/dev/zero")
 	f.Fuzz(func(t *testing.T, mode, args, name, value string) {
 		if !slices.Contains([]string{modeIMDS, modeDrain, modeQueue}, mode) {
 			return

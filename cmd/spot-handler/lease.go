@@ -211,9 +211,9 @@ func lead(ctx context.Context, client leaseClient, namespace string, leader prom
 	return nil
 }
 
-// leaseNamespace is the flag's, else the pod's own, else kube-system.
+// leaseNamespace is the pod's own, or kube-system outside of a pod.
 func leaseNamespace(cfg settings) string {
-	return cmp.Or(cfg.leaseNamespace, cfg.podNamespace, accountNamespace(), "kube-system")
+	return cmp.Or(cfg.podNamespace, accountNamespace(), "kube-system")
 }
 
 // accountNamespace is the namespace of the pod's service account, "" outside of a pod.

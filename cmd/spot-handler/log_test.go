@@ -32,11 +32,11 @@ import (
 
 // A watch that fails is logged, unless it fails because it was stopped, as a drain's are at its end.
 func TestWatchThatIsStoppedIsNoError(t *testing.T) {
-	defer newLogger(io.Discard, "info", logJSON)
+	defer newLogger(io.Discard, "info")
 	for _, stopped := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			var lines bytes.Buffer
-			newLogger(&lines, "info", logJSON)
+			newLogger(&lines, "info")
 			ctx, stop := context.WithCancel(t.Context())
 			watching := make(chan struct{})
 			lw := &cache.ListWatch{
@@ -146,30 +146,33 @@ func TestLogFormats(t *testing.T) {
 	time.Local = time.UTC
 	defer func() { time.Local = local }()
 
-	for format, want := range map[string]string{
-		logJSON:    `{"level":"info","component":"handler","left":2,"reason":"the budget","node":"node-1","deadline":"2026-01-01T12:00:00.123Z","time":"2026-01-01T12:00:00.123Z","message":"deadline reached"}` + "\n",
-		logConsole: "12:00:00.123 INF deadline reached component=handler node=node-1 deadline=2026-01-01T12:00:00.123Z reason=\"the budget\" left=2\n",
+	for name, tt := range map[string]struct {
+		format func(io.Writer) io.Writer
+		want   string
+	}{
+		"JSON":       {func(w io.Writer) io.Writer { return w }, `{"level":"info","component":"handler","left":2,"reason":"the budget","node":"node-1","deadline":"2026-01-01T12:00:00.123Z","time":"2026-01-01T12:00:00.123Z","message":"deadline reached"}` + "\n"},
+		"for people": {forPeople, "12:00:00.123 INF deadline reached component=handler node=node-1 deadline=2026-01-01T12:00:00.123Z reason=\"the budget\" left=2\n"},
 	} {
 		out := &buffer{}
-		logger := newLogger(out, "info", format)
+		logger := newLogger(tt.format(out), "info")
 		part := part(logger, "handler")
 		part.Debug().Msg("not shown")
 		part.Info().Int("left", 2).Str("reason", "the budget").Str("node", "node-1").Time("deadline", at).Msg("deadline reached")
-		if diff := cmp.Diff(want, out.String()); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", format, diff)
+		if diff := cmp.Diff(tt.want, out.String()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
 }
 
-// The console format and the lines of JSON go by the program's one output, which has no control
+// Lines of JSON and those for people go by the program's one output, which has no control
 // characters; and nobody writes past it.
 func TestNothingIsWrittenPastTheOutput(t *testing.T) {
-	for _, format := range []string{logConsole, logJSON} {
+	for name, format := range map[string]func(io.Writer) io.Writer{"JSON": func(w io.Writer) io.Writer { return w }, "for people": forPeople} {
 		var out strings.Builder
-		logger := newLogger(console.NewOutput(&out), "info", format)
+		logger := newLogger(format(console.NewOutput(&out)), "info")
 		logger.Info().Str("reason", "\x1b]0;owned\a\u009b31m\u202e").Strs("pod", []string{"\u009b2J"}).Msg("evicted \x1b[2J\u2066")
 		if !strings.Contains(out.String(), "evicted") || strings.ContainsFunc(out.String(), console.Controls) {
-			t.Errorf("%s: %q", format, &out)
+			t.Errorf("%s: %q", name, &out)
 		}
 	}
 	for _, dir := range []string{"cmd", "handler", "imds", "queue", "drain"} {

@@ -21,18 +21,12 @@ import (
 	"spot-handler/cmd/spot-handler/internal/console"
 )
 
-// The values of --log-format; without one a terminal decides.
-const (
-	logJSON    = "json"
-	logConsole = "console"
-)
-
-// newLogger makes the process's logger. Client-go's own words go through it too: its
-// warnings and errors, and with debug the rest.
-func newLogger(w io.Writer, level, format string) zerolog.Logger {
+// newLogger makes the process's logger, which writes JSON, or lines for people to a terminal.
+// Client-go's own words go through it too: its warnings and errors, and with debug the rest.
+func newLogger(w io.Writer, level string) zerolog.Logger {
 	zerolog.TimeFieldFormat = time.RFC3339Nano
-	if format == logConsole || format == "" && console.NewOutput(w).IsTerminal() {
-		w = zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05.000", NoColor: true, FieldsOrder: fieldsOrder}
+	if console.NewOutput(w).IsTerminal() {
+		w = forPeople(w)
 	}
 	parsed, _ := zerolog.ParseLevel(level) // the flag takes no other
 	logger := zerolog.New(w).Level(parsed).With().Timestamp().Logger()
@@ -43,6 +37,16 @@ func newLogger(w io.Writer, level, format string) zerolog.Logger {
 	klog.SetSlogLogger(slog.New(zerolog.NewSlogHandler(client)))
 	utilruntime.ErrorHandlers[0] = handleClientError
 	return logger
+}
+
+// forPeople turns lines of JSON into lines that people read.
+func forPeople(w io.Writer) io.Writer {
+	return zerolog.ConsoleWriter{
+		Out:         w,
+		TimeFormat:  "15:04:05.000",
+		NoColor:     true,
+		FieldsOrder: fieldsOrder,
+	}
 }
 
 var logClientError = utilruntime.ErrorHandlers[0]
@@ -57,7 +61,7 @@ func handleClientError(ctx context.Context, err error, message string, fields ..
 	klog.FromContext(ctx).V(1).Info(message, append(fields, "err", err)...)
 }
 
-// fieldsOrder is the order of fields in the console format; others follow by name.
+// fieldsOrder is the order of fields in the lines for people; others follow by name.
 var fieldsOrder = []string{
 	"component", "node", "instance_id", "kind", "source", "deadline", "remaining_seconds", "pod", "message_id", "reason", "attempt",
 }

@@ -41,18 +41,16 @@ type settings struct {
 	mode string
 
 	// source: imds
-	nodeName     string
-	pollInterval time.Duration
-	drain        bool
-	watching     []string
-	kinds        []interruption.Kind // of watching
+	nodeName string
+	drain    bool
+	watching []string
+	kinds    []interruption.Kind // of watching
 	// source: queue
 	queueURL string
 	// of the whole fleet: drain, queue
-	leaderElect    bool
-	leaseNamespace string
-	podName        string
-	podNamespace   string
+	leaderElect  bool
+	podName      string
+	podNamespace string
 
 	nodes labels.Selector
 
@@ -87,10 +85,9 @@ type settings struct {
 	webhooks        webhook.Options
 	webhookTemplate string
 
-	dryRun    bool
-	httpAddr  string
-	logLevel  string
-	logFormat string
+	dryRun   bool
+	httpAddr string
+	logLevel string
 }
 
 // fleet reports whether the process cares for all nodes, and not for its own alone.
@@ -104,8 +101,6 @@ func (c *settings) define() []group {
 	switch c.mode {
 	case modeIMDS:
 		source.StringVar(&c.nodeName, "node-name", "", "the Node that this process runs on; also $NODE_NAME (required)")
-		within(source, &c.pollInterval, "poll-interval", 2*time.Second, bounds{500 * time.Millisecond, 30 * time.Second, false, "500ms to 30s"}, "time between two polls for a spot notice; AWS advises 5s or less. The rest is polled every second time, scheduled events every 15th")
-		hide(source, "poll-interval")
 		source.BoolVar(&c.drain, "drain", true, "drain the node too; with --drain=false it is only marked, and spot-handler drain or queue drains it")
 		source.StringSliceVar(&c.watching, "watch", watchable, "what is polled; --rebalance says what is done on a recommendation")
 	case modeQueue:
@@ -113,10 +108,9 @@ func (c *settings) define() []group {
 	}
 	if c.fleet() {
 		leader.BoolVar(&c.leaderElect, "leader-elect", true, "drain in one replica only; turn off only with a single replica")
-		leader.StringVar(&c.leaseNamespace, "lease-namespace", "", "namespace of the Lease called "+leaseName+" (default: the pod's own, else kube-system)")
 		leader.StringVar(&c.podName, "pod-name", "", "this process's own pod, which is moved last; also $POD_NAME (default: the host name, in a pod)")
-		leader.StringVar(&c.podNamespace, "pod-namespace", "", "its namespace; also $POD_NAMESPACE (default: the service account's)")
-		hide(leader, "leader-elect", "lease-namespace", "pod-name", "pod-namespace")
+		leader.StringVar(&c.podNamespace, "pod-namespace", "", "its namespace, which the Lease "+leaseName+" is in; also $POD_NAMESPACE (default: the service account's)")
+		hide(leader, "leader-elect", "pod-name", "pod-namespace")
 	}
 	meaning(source, &c.nodes, "node-selector", "", parseLabels, "act only on nodes that this label `selector` selects, such as team=blue; a node labelled "+interruption.IgnoreLabel+"=true is always left alone (default: on all)")
 	oneOf(evict, (*string)(&c.policy.Strategy), "drain-strategy", string(drain.Surge), names(drain.Strategies()), "surge: the replacement pods of a Deployment's pods are made first, as many at a time as its maxSurge allows, and all other pods are held; hold: a pod runs on until the replacement is ready or its eviction deadline has come; at-once: pods are evicted as soon as the replacement is requested")
@@ -155,8 +149,6 @@ func (c *settings) define() []group {
 	operation.BoolVar(&c.dryRun, "dry-run", false, "change nothing, neither in the cluster nor in the queue, and log what would be done")
 	operation.StringVar(&c.httpAddr, "http-addr", ":8080", "address of /metrics, /healthz and /readyz")
 	oneOf(operation, &c.logLevel, "log-level", zerolog.LevelInfoValue, []string{zerolog.LevelDebugValue, zerolog.LevelInfoValue, zerolog.LevelWarnValue, zerolog.LevelErrorValue}, "debug, info, warn or error")
-	oneOf(operation, &c.logFormat, "log-format", "", []string{"", logJSON, logConsole}, "json, or console for people (default: console in a terminal)")
-	hide(operation, "log-format")
 	groups := []group{source, leader, evict, replacement, cluster, webhooks, operation}
 	return slices.DeleteFunc(groups, func(g group) bool { return !g.HasFlags() })
 }
@@ -181,8 +173,8 @@ func (c *settings) check() (problems []error) {
 			}
 		}
 	}
-	if c.leaseNamespace != "" && len(validation.IsDNS1123Label(c.leaseNamespace)) > 0 {
-		bad("lease-namespace", "%q is no namespace name", c.leaseNamespace)
+	if c.podNamespace != "" && len(validation.IsDNS1123Label(c.podNamespace)) > 0 {
+		bad("pod-namespace", "%q is no namespace name", c.podNamespace)
 	}
 	if c.placeholderImage == "" || strings.TrimSpace(c.placeholderImage) != c.placeholderImage {
 		bad("placeholder-image", "%q is no image", c.placeholderImage)

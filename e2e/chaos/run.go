@@ -93,7 +93,7 @@ func run(ctx context.Context, o options) (sum tally, err error) {
 		if first.Mode == "imds" {
 			args = []string{"drain"}
 		}
-		args = append(append(args, "--lease-namespace="+namespace), flags...)
+		args = append(append(args, "--pod-namespace="+namespace), flags...)
 		r, err := newReplica(number, o.dir, tokenFile(o.dir), cluster, server.URL, daemon.Options{Args: args})
 		if err != nil {
 			return sum, err

@@ -142,7 +142,7 @@ func (r *round) daemonsOn(ctx context.Context, nodes []*corev1.Node, server *sqs
 		r.Cleanup(one.Kill)
 		r.daemons[name] = one
 	}
-	o := daemon.Options{Args: []string{r.leads(), "--lease-namespace=" + namespace, "--workload-notices", "--notice-networks=127.0.0.0/8"}}
+	o := daemon.Options{Args: []string{r.leads(), "--pod-namespace=" + namespace, "--workload-notices", "--notice-networks=127.0.0.0/8"}}
 	marking := len(nodes)
 	if r.mode != "imds" {
 		o.Args, o.SQS, marking = append(o.Args, "--queue-url="+queue.URL()), server.URL, 5

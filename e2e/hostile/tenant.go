@@ -312,7 +312,7 @@ func (t *Tenant) decoy(ctx context.Context, d dice, name string) error {
 		"helm.sh/chart": "spot-handler-1.0.0",
 	}}}
 	p.Spec.Containers = []corev1.Container{{Name: "spot-handler", Image: "registry.example.com/spot-handler:1", Args: []string{
-		pick(d, "queue", "drain", "imds"), "--lease-namespace=kube-system" + pick(d, "", d.odd()), "--queue-url=" + d.odd(),
+		pick(d, "queue", "drain", "imds"), "--pod-namespace=kube-system" + pick(d, "", d.odd()), "--queue-url=" + d.odd(),
 		"--webhook-url=http://127.0.0.1:1/" + d.odd(), "--webhook-template=" + d.odd(), "--webhook-headers-file=" + pick(d, "/dev/zero", "/dev/stdin", d.odd()),
 		"--fallback-nodepool=a=" + d.odd(), "--margin=" + pick(d, "1h", "-1s", d.odd()), "--node-selector=" + d.odd(),
 	}}}

@@ -150,8 +150,8 @@ func (s *story) identify(args []string) (kubeconfig string, more []string) {
 		}
 		return ""
 	}
-	if args[0] != "imds" && flag("lease-namespace") == "" {
-		more = []string{"--lease-namespace=" + namespace}
+	if args[0] != "imds" && flag("pod-namespace") == "" {
+		more = []string{"--pod-namespace=" + namespace}
 	}
 	switch {
 	case args[0] == "queue":

@@ -66,7 +66,7 @@ func TestAuditOfTheInstallation(t *testing.T) {
 	}, func() string { return fmt.Sprintf("found %q", found) })
 
 	// SH304: it does not start.
-	d, err := daemon.Start(daemon.Options{Args: []string{"drain", "--lease-namespace=" + namespace}, Kubeconfig: s.kubeconfig("spot-handler-drain", ""), Log: s.Output()})
+	d, err := daemon.Start(daemon.Options{Args: []string{"drain", "--pod-namespace=" + namespace}, Kubeconfig: s.kubeconfig("spot-handler-drain", ""), Log: s.Output()})
 	s.must(err)
 	t.Cleanup(d.Kill)
 	if code := s.waitEnd(d); code != 2 {

@@ -16,22 +16,26 @@ import (
 func TestOwnPodGoesLast(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 8)[0]
-	own := s.service("handler", 1, func(d *controlplane.DeploymentSpec) {
-		quick(d)
-		stop := 10 * time.Second // longer than anybody takes to see that it is to end
-		d.StopAfter, d.Grace = &stop, 30*time.Second
-	})[0]
+	stop := 10 * time.Second // longer than anybody takes to see that it is to end
+	handler := controlplane.DeploymentSpec{Namespace: namespace, Name: "handler", Replicas: 1, CPU: "500m"}
+	quick(&handler)
+	handler.StopAfter, handler.Grace = &stop, 30*time.Second
+	_, err := s.cluster.RunDeployment(s.ctx, handler)
+	s.must(err)
+	pods, err := s.cluster.WaitReady(s.ctx, namespace, handler.Name, 1)
+	s.must(err)
+	own := pods[0]
 	others := s.service("web", 3, func(d *controlplane.DeploymentSpec) {
 		quick(d)
 		d.MaxSurge, d.BudgetMinAvailable = never, budget(2) // one after the other
 	})
 	s.bare("spare", 1, 8)
 	server, queue := s.sqs()
-	leader := s.runReplica(server, queue, "--pod-name="+own.Name, "--pod-namespace=default")
+	leader := s.runReplica(server, queue, "--pod-name="+own.Name)
 	s.waitLine(leader, "leading")
-	follower := s.runReplica(server, queue, "--pod-name=another", "--pod-namespace=default")
+	follower := s.runReplica(server, queue, "--pod-name=another")
 	s.background(func(ctx context.Context) {
-		_, err := s.cluster.WaitPods(ctx, "default", controlplane.Selector("handler"), func(pods []*corev1.Pod) bool {
+		_, err := s.cluster.WaitPods(ctx, namespace, controlplane.Selector(handler.Name), func(pods []*corev1.Pod) bool {
 			for _, p := range pods {
 				if p.UID == own.UID && p.DeletionTimestamp != nil {
 					return true

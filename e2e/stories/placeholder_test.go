@@ -39,7 +39,7 @@ func (s *story) holder(server *sqsemu.Server, queue *sqsemu.Queue, flags ...stri
 
 func (s *story) holderOptions(server *sqsemu.Server, queue *sqsemu.Queue, flags ...string) daemon.Options {
 	s.Helper()
-	args := append([]string{"queue", "--queue-url=" + queue.URL(), "--fallback-selector=" + onDemand, "--lease-namespace=" + namespace,
+	args := append([]string{"queue", "--queue-url=" + queue.URL(), "--fallback-selector=" + onDemand, "--pod-namespace=" + namespace,
 		"--drain-strategy=hold"}, flags...) // a surged pod has no placeholder
 	return daemon.Options{Args: args, SQS: server.URL, Kubeconfig: s.kubeconfig(queueAccount, ""), Log: s.Output()}
 }

@@ -121,7 +121,7 @@ func (s *story) source(mode string, node *corev1.Node) source {
 		// what EC2 had said when one was cancelled is cancelled with it.
 		at, end := time.Now().Add(-time.Hour), time.Time{}
 		return source{
-			args:    []string{"--node-name=" + node.Name, "--poll-interval=500ms"},
+			args:    []string{"--node-name=" + node.Name},
 			imdsURL: server.URL, recommend: func() { at = at.Add(time.Second); server.Rebalance(at) },
 			interrupt: func() {
 				if next := time.Now().Add(2*time.Minute + time.Second); next.Sub(end) > time.Second {

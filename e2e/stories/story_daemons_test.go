@@ -77,7 +77,7 @@ func (s *story) runDrain(flags ...string) *daemon.Daemon {
 // runIMDS starts a daemon in imds mode for the node.
 func (s *story) runIMDS(server *imdsemu.Server, node *corev1.Node, flags ...string) *daemon.Daemon {
 	s.Helper()
-	return s.run(daemon.Options{Args: append([]string{"imds", "--node-name=" + node.Name, "--poll-interval=500ms"}, flags...), IMDS: server.URL})
+	return s.run(daemon.Options{Args: append([]string{"imds", "--node-name=" + node.Name}, flags...), IMDS: server.URL})
 }
 
 // waitEmpty waits until every message was deleted.

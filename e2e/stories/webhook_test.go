@@ -254,7 +254,7 @@ func TestWebhookOfMarkerAndDrainer(t *testing.T) {
 	env := func(who string) []string { return []string{"WHO=" + who, "HTTP_PROXY=" + proxy.URL, "NO_PROXY="} }
 	s.run(daemon.Options{Args: append([]string{"queue", "--queue-url=" + queue.URL(), alone}, flags...), SQS: sqs.URL, Env: env("drainer")})
 	s.run(daemon.Options{
-		Args: append([]string{"imds", "--node-name=" + node.Name, "--poll-interval=500ms", "--drain=false"}, flags...),
+		Args: append([]string{"imds", "--node-name=" + node.Name, "--drain=false"}, flags...),
 		IMDS: metadata.URL, Env: env("marker"),
 	})
 
