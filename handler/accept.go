@@ -99,14 +99,15 @@ func (h *Handler) accepted(node *corev1.Node, rec interruption.Record, n interru
 		return
 	case rec.Phase.Over():
 		log.Msg("interruption accepted, drain is over already")
-		h.metrics.noticed(n, took, false)
+		h.metrics.noticed(n)
 		return
 	case rec.Phase == interruption.Waiting:
 		log.Msg("interruption accepted, drain waits")
 	default:
 		log.Msg("interruption accepted, node cordoned")
+		h.metrics.cordoned(n.Source, took)
 	}
-	h.metrics.noticed(n, took, rec.Phase != interruption.Waiting)
+	h.metrics.noticed(n)
 	if rec.Event == n.EventID { // else a further word on an interruption already announced
 		h.opts.Events.Notify(notify.Noticed(node, rec))
 	}

@@ -108,15 +108,16 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-func (m *metrics) noticed(n interruption.Notice, took time.Duration, cordoned bool) {
+func (m *metrics) noticed(n interruption.Notice) {
 	m.notices.WithLabelValues(string(n.Kind), string(n.Source)).Inc()
-	if cordoned {
-		m.cordon.WithLabelValues(string(n.Source)).Observe(took.Seconds())
-	}
 	// Hibernation begins at once: no lead is not a notice that came late.
 	if !n.Deadline.IsZero() && n.Action != interruption.ActionHibernate {
 		m.lead.WithLabelValues(string(n.Kind), string(n.Source)).Observe(max(0, n.Deadline.Sub(n.Received).Seconds()))
 	}
+}
+
+func (m *metrics) cordoned(by interruption.Source, took time.Duration) {
+	m.cordon.WithLabelValues(string(by)).Observe(took.Seconds())
 }
 
 func (m *metrics) ended(r interruption.Record, result string, pods interruption.Pods, at time.Time) {

@@ -96,7 +96,7 @@ func TestParseInstanceID(t *testing.T) {
 		"i-0123\x00":                "",
 		"i-0123456789abcdef0 other": "",
 	} {
-		got, err := parseInstanceID([]byte(text), true)
+		got, err := parseInstanceID(reading{body: []byte(text), found: true})
 		if got != want || (err == nil) != (want != "") {
 			t.Errorf("parseInstanceID(%q) = %q, %v, want %q", text, got, err, want)
 		}

@@ -181,13 +181,13 @@ func (p *Poller) pollDue(ctx context.Context, w *watch, instance string) {
 // poll reads one path once and queues what it announces for delivery.
 func (p *Poller) poll(ctx context.Context, w *watch, instance string) {
 	began := time.Now()
-	body, found, err := p.read(ctx, w.path)
+	now, err := p.read(ctx, w.path)
 	if ctx.Err() != nil {
 		return
 	}
 	var said []announcement
 	if err == nil {
-		said, err = w.parse(reading{body, found, time.Now()})
+		said, err = w.parse(now)
 	}
 	for _, a := range said {
 		w.box.post(w.topic(a), a.word, w.notice(a, instance, p.opts.NodeName))
@@ -225,11 +225,11 @@ func (p *Poller) readInstanceID(ctx context.Context) (string, bool) {
 	const path = "instance-id"
 	var r awsfault.Reporter
 	id, err := backoff.Retry(ctx, func() (string, error) {
-		body, found, err := p.read(ctx, path)
+		now, err := p.read(ctx, path)
 		if err != nil {
 			return "", err
 		}
-		return parseInstanceID(body, found)
+		return parseInstanceID(now)
 	}, backoff.WithBackOff(awsfault.Pauses(firstBackoff, longestBackoff, backoffJitter)), backoff.WithMaxElapsedTime(0),
 		backoff.WithNotify(func(err error, _ time.Duration) { p.fail(path, &r, err) }))
 	if err == nil && r.Recovered() {
@@ -238,20 +238,19 @@ func (p *Poller) readInstanceID(ctx context.Context) (string, bool) {
 	return id, err == nil
 }
 
-// read returns the value at path; found is false where there is none, which is the
-// normal answer.
-func (p *Poller) read(ctx context.Context, path string) (body []byte, found bool, err error) {
-	body, found, err = p.readOnce(ctx, path)
+// read returns what path holds, which normally is nothing.
+func (p *Poller) read(ctx context.Context, path string) (reading, error) {
+	now, err := p.readOnce(ctx, path)
 	if awsfault.Of(err) == reasonUnauthorized {
 		// The SDK drops its token on a 401 and leaves the second attempt to its retryer, of
 		// which there is none here. Ask again at once, with a new token.
 		p.source.Errors(reasonUnauthorized).Inc()
-		body, found, err = p.readOnce(ctx, path)
+		now, err = p.readOnce(ctx, path)
 	}
-	return body, found, err
+	return now, err
 }
 
-func (p *Poller) readOnce(ctx context.Context, path string) (body []byte, found bool, err error) {
+func (p *Poller) readOnce(ctx context.Context, path string) (reading, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	ctx, last := watchExchanges(ctx)
@@ -259,15 +258,16 @@ func (p *Poller) readOnce(ctx context.Context, path string) (body []byte, found 
 	out, err := p.opts.Client.GetMetadata(ctx, &imds.GetMetadataInput{Path: path})
 	if err != nil {
 		if notFound(err) {
-			return nil, false, nil
+			return reading{at: time.Now()}, nil
 		}
-		return nil, false, classify(path, err, last)
+		return reading{}, classify(path, err, last)
 	}
 	defer out.Content.Close()
-	if body, err = io.ReadAll(out.Content); err != nil {
-		return nil, false, classify(path, err, last)
+	body, err := io.ReadAll(out.Content)
+	if err != nil {
+		return reading{}, classify(path, err, last)
 	}
-	return body, true, nil
+	return reading{body: body, found: true, at: time.Now()}, nil
 }
 
 // fail notes that a path could not be read.

@@ -231,10 +231,10 @@ func parseTime(text string, received time.Time, past time.Duration) (time.Time, 
 	return at.UTC(), nil
 }
 
-func parseInstanceID(body []byte, found bool) (string, error) {
-	id := strings.TrimSpace(string(body))
+func parseInstanceID(r reading) (string, error) {
+	id := strings.TrimSpace(string(r.body))
 	switch {
-	case !found:
+	case !r.found:
 		return "", fault(reasonStatus, "read instance-id: not found")
 	case !validName(id):
 		return "", fault(reasonMalformed, "read instance-id: %.64q is not an instance id", id)

@@ -109,7 +109,7 @@ func (c *caller) follow(ctx context.Context, observer *observe.Observer, namespa
 		}
 		r := observer.Recording(now)
 		for _, h := range r.Happenings() {
-			if line := h.Line(r.Begin(), len(r.Nodes) > 1); !printed[line] {
+			if line := r.Line(h); !printed[line] {
 				printed[line] = true
 				_ = screen.Print(line)
 			}

@@ -91,7 +91,7 @@ func (p *planCommand) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	f, err := c.forecast(ctx, read, lost, p.loss, p.assumed, p.dryRun == dryRunServer)
+	f, err := c.forecast(ctx, read, lost, p.loss, p.assumed, &plan.Requests{DryRun: p.dryRun == dryRunServer})
 	if err != nil {
 		return err
 	}
@@ -112,14 +112,15 @@ func (c *caller) read(ctx context.Context, namespace string) (cluster.Cluster, e
 	return read, nil
 }
 
-// forecast plays the loss of nodes in the cluster that was read. With dryRun the API server is asked
-// what it would refuse, as the person who runs the command; otherwise nothing but reads leave it.
-func (c *caller) forecast(ctx context.Context, read cluster.Cluster, lost []*corev1.Node, loss plan.Loss, assumed plan.Assumptions, dryRun bool) (plan.Forecast, error) {
+// forecast plays the loss of nodes in the cluster that was read. What the daemon
+// would change is asked of requests.
+func (c *caller) forecast(
+	ctx context.Context, read cluster.Cluster, lost []*corev1.Node, loss plan.Loss, assumed plan.Assumptions, requests *plan.Requests,
+) (plan.Forecast, error) {
 	cfg, from, err := c.settings(ctx, namesOf(lost)...)
 	if err != nil {
 		return plan.Forecast{}, err
 	}
-	requests := &plan.Requests{DryRun: dryRun}
 	dry, err := connectDry(c.conf, narrow.Transport, requests.Over)
 	if err != nil {
 		return plan.Forecast{}, err

@@ -137,7 +137,7 @@ func (r *rehearseCommand) run(cmd *cobra.Command, args []string) error {
 	if loss.Kind == interruption.RebalanceRecommendation {
 		loss.Deadline = 0 // it has none
 	}
-	forecast, err := c.forecast(ctx, read.Of(r.namespace), chosen, loss, r.assumed, false)
+	forecast, err := c.forecast(ctx, read.Of(r.namespace), chosen, loss, r.assumed, &plan.Requests{})
 	if err != nil {
 		return err
 	}

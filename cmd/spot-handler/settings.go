@@ -206,10 +206,10 @@ func (c *settings) check() (problems []error) {
 // checkWebhooks calls bad for what cannot be used.
 func (c *settings) checkWebhooks(bad func(flag, format string, args ...any)) {
 	file := c.webhooks.Endpoint
-	if _, _, err := (webhook.Endpoint{URLFile: file.URLFile}).Read(); err != nil {
+	if _, err := file.URL(); err != nil {
 		bad("webhook-url-file", "%w", err)
 	}
-	_, header, err := webhook.Endpoint{HeadersFile: file.HeadersFile}.Read()
+	header, err := file.Header()
 	if err != nil {
 		bad("webhook-headers-file", "%w", err)
 	}

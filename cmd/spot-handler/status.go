@@ -73,44 +73,65 @@ func (s *statusCommand) run(cmd *cobra.Command, _ []string) error {
 			return err
 		}
 		in := status.InForce{Policy: cfg.policy, ScheduledLead: cfg.scheduledLead, From: from}
-		return r.Node(ctx, s.node, in, printing(s.format, screen, stderr, s.watch, status.Node.Same, func(node status.Node) ([]string, []string) {
-			return node.Lines(time.Now(), screen.Columns()), node.Unread
-		}))
+		p := printer[status.Node]{
+			format: s.format,
+			screen: screen,
+			notes:  stderr,
+			redraw: s.watch && screen.Live(),
+			same:   status.Node.Same,
+			lines:  func(node status.Node) []string { return node.Lines(time.Now(), screen.Columns()) },
+			unread: func(node status.Node) []string { return node.Unread },
+		}
+		return r.Node(ctx, s.node, in, p.print)
 	}
-	return r.List(ctx, printing(s.format, screen, stderr, s.watch, status.List.Same, func(list status.List) ([]string, []string) {
-		return list.Table(screen.Columns()), list.Unread
-	}))
+	p := printer[status.List]{
+		format: s.format,
+		screen: screen,
+		notes:  stderr,
+		redraw: s.watch && screen.Live(),
+		same:   status.List.Same,
+		lines:  func(list status.List) []string { return list.Table(screen.Columns()) },
+		unread: func(list status.List) []string { return list.Unread },
+	}
+	return r.List(ctx, p.print)
 }
 
-// printing returns what prints a value, once or, with watch, each time that it is not the same as
-// before. lines are those for people, and those about what could not be read.
-func printing[T any](format console.Format, screen *console.Screen, stderr io.Writer, watch bool, same func(a, b T) bool, lines func(T) (found, unread []string)) func(T) error {
-	var last *T
-	return func(value T) error {
-		before := last
-		last = &value
-		found, unread := lines(value)
-		var notes []string
-		for _, line := range unread {
-			notes = append(notes, "could not read: "+line)
-		}
-		redraw := watch && screen.Live() && format == console.TableFormat
-		switch {
-		case redraw:
-			screen.Show(slices.Concat([]string{time.Now().Format(time.TimeOnly), ""}, found, notes))
-			return nil
-		case before != nil && same(*before, value):
-			return nil
-		case format != console.TableFormat:
-			return format.Write(screen, value)
-		}
-		if before != nil {
-			_ = screen.Print("")
-		}
-		_ = screen.Print(found...)
-		for _, note := range notes {
-			_ = console.NewScreen(stderr).Print(note)
-		}
-		return nil
+// printer prints a value that is read again and again, each time that it is not the same as before.
+type printer[T any] struct {
+	format console.Format
+	screen *console.Screen
+	notes  io.Writer // for what could not be read
+	redraw bool      // on a terminal, in place and every time
+
+	same   func(a, b T) bool
+	lines  func(T) []string // for people
+	unread func(T) []string
+
+	last *T
+}
+
+func (p *printer[T]) print(value T) error {
+	before := p.last
+	p.last = &value
+	var notes []string
+	for _, line := range p.unread(value) {
+		notes = append(notes, "could not read: "+line)
 	}
+	switch {
+	case p.redraw && p.format == console.TableFormat:
+		p.screen.Show(slices.Concat([]string{time.Now().Format(time.TimeOnly), ""}, p.lines(value), notes))
+		return nil
+	case before != nil && p.same(*before, value):
+		return nil
+	case p.format != console.TableFormat:
+		return p.format.Write(p.screen, value)
+	}
+	if before != nil {
+		_ = p.screen.Print("")
+	}
+	_ = p.screen.Print(p.lines(value)...)
+	for _, note := range notes {
+		_ = console.NewScreen(p.notes).Print(note)
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -22,16 +23,20 @@ func TestRotatedSecret(t *testing.T) {
 	for _, token := range []string{"one", "two"} {
 		write(e.URLFile, "https://hooks.example.com/"+token+"\n")
 		write(e.HeadersFile, "Authorization: Bearer "+token+"\n")
-		target, header, err := e.Read()
-		if err != nil || target.Path != "/"+token || header.Get("Authorization") != "Bearer "+token {
-			t.Errorf("%s, %v, %v", target, header, err)
+		target, noURL := e.URL()
+		header, noHeader := e.Header()
+		if err := errors.Join(noURL, noHeader); err != nil || target.Path != "/"+token || header.Get("Authorization") != "Bearer "+token {
+			t.Errorf("%s, %v, %v, %v", target, header, noURL, noHeader)
 		}
 	}
 	write(e.URLFile, "topsecret without a scheme")
 	write(e.HeadersFile, "topsecret")
-	if _, _, err := e.Read(); err == nil || strings.Contains(err.Error(), "topsecret") ||
-		!strings.Contains(err.Error(), e.URLFile) || !strings.Contains(err.Error(), e.HeadersFile) {
-		t.Errorf("error %v, want both files named and nothing of what is in them", err)
+	_, noURL := e.URL()
+	_, noHeader := e.Header()
+	for file, err := range map[string]error{e.URLFile: noURL, e.HeadersFile: noHeader} {
+		if err == nil || strings.Contains(err.Error(), "topsecret") || !strings.Contains(err.Error(), file) {
+			t.Errorf("error %v, want %s named and nothing of what is in it", err, file)
+		}
 	}
 }
 
@@ -41,13 +46,13 @@ func TestParseHeaders(t *testing.T) {
 		"lines": "# of the Secret\n\nContent-type: text/plain; charset=utf-8\r\nX-Token:a:b c\n",
 		"JSON":  ` {"Content-type": "text/plain; charset=utf-8", "X-Token": "a:b c"}`,
 	} {
-		got, err := ParseHeaders(text)
+		got, err := parseHeaders(text)
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
 		}
 	}
 	for _, text := range []string{"secret", "A b: secret", ": secret", "A: sec\x00ret", `{"A": 1}`, `{"A": "secret`, `{"A": "sec\nret"}`} {
-		if _, err := ParseHeaders(text); err == nil || strings.Contains(err.Error(), "ret") {
+		if _, err := parseHeaders(text); err == nil || strings.Contains(err.Error(), "ret") {
 			t.Errorf("%q: error %v", text, err)
 		}
 	}

@@ -28,12 +28,12 @@ type Endpoint struct {
 	HeadersFile string // may be empty
 }
 
-// Read returns the URL and the headers as they are now. The errors name files, never
-// what is in them.
-func (e Endpoint) Read() (*url.URL, http.Header, error) {
-	target, noURL := read("URL", e.URLFile, nil, ParseURL)
-	header, noHeader := read("headers", e.HeadersFile, http.Header{}, ParseHeaders)
-	return target, header, errors.Join(noURL, noHeader)
+// URL returns the URL as it is now; nil without a file. Its errors name the file, never what is in it.
+func (e Endpoint) URL() (*url.URL, error) { return read("URL", e.URLFile, nil, parseURL) }
+
+// Header returns the headers as they are now. Its errors name the file, never what is in it.
+func (e Endpoint) Header() (http.Header, error) {
+	return read("headers", e.HeadersFile, http.Header{}, parseHeaders)
 }
 
 // read parses what is in a file; without a file it returns otherwise.
@@ -54,9 +54,9 @@ func read[T any](what, file string, otherwise T, parse func(string) (T, error)) 
 	return parsed, err
 }
 
-// ParseURL reads the URL of a webhook. Its errors do not repeat the text, as such URLs
+// parseURL reads the URL of a webhook. Its errors do not repeat the text, as such URLs
 // are secrets.
-func ParseURL(text string) (*url.URL, error) {
+func parseURL(text string) (*url.URL, error) {
 	u, err := url.Parse(strings.TrimSpace(text))
 	if err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
 		return nil, errors.New("want an http or https URL")
@@ -80,10 +80,10 @@ func ParseProxy(text string) (*url.URL, error) {
 // headerName is what RFC 9110 calls a token.
 var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 
-// ParseHeaders reads headers: a line `Name: value` for each, as curl takes them from a
+// parseHeaders reads headers: a line `Name: value` for each, as curl takes them from a
 // file, or one JSON object of texts. Empty lines and those that begin with # are ignored.
 // Its errors name lines and headers, never values.
-func ParseHeaders(text string) (http.Header, error) {
+func parseHeaders(text string) (http.Header, error) {
 	header := http.Header{}
 	add := func(name, value string) error {
 		value = strings.TrimSpace(value)
@@ -158,8 +158,9 @@ func newClient(proxy *url.URL) *http.Client {
 // post makes one attempt. Its errors contain no part of the URL or of a header, as both are
 // secrets. It reads the endpoint each time: a rotated Secret needs no restart.
 func (w *Sender) post(ctx context.Context, body []byte) error {
-	target, header, err := w.opts.Endpoint.Read()
-	if err != nil {
+	target, noURL := w.opts.Endpoint.URL()
+	header, noHeader := w.opts.Endpoint.Header()
+	if err := errors.Join(noURL, noHeader); err != nil {
 		return err
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewReader(body))

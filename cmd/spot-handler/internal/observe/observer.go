@@ -254,7 +254,7 @@ func (o *Observer) View(now time.Time, width, height int) []string {
 	lines = append(lines, ready...)
 	all := r.Happenings()
 	for _, h := range all[max(0, len(all)-min(shownHappenings, max(leastHappenings, height-len(lines)))):] {
-		lines = append(lines, h.Line(r.Begin(), len(r.Nodes) > 1))
+		lines = append(lines, r.Line(h))
 	}
 	return lines
 }

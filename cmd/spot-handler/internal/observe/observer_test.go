@@ -221,9 +221,14 @@ func TestHappeningsWithoutReplacement(t *testing.T) {
 	s.recorded(after(.1), interruption.Draining, func(r *interruption.Record) {
 		r.Replacement = &interruption.Replacement{Backend: "none", State: provisioner.StateUnsupported, Reason: "none can"}
 	})
-	all := s.Recording(after(1)).Happenings()
-	if got := all[len(all)-1].Line(noticed, true); got != "    0.1 s  lost-1  replacement  none: none can" {
+	r := s.Recording(after(1))
+	all := r.Happenings()
+	if got := r.Line(all[len(all)-1]); got != "    0.1 s  replacement  none: none can" {
 		t.Errorf("%q", got)
+	}
+	r.Nodes = append(r.Nodes, r.Nodes[0])
+	if got := r.Line(all[len(all)-1]); got != "    0.1 s  lost-1  replacement  none: none can" {
+		t.Errorf("of several: %q", got)
 	}
 }
 

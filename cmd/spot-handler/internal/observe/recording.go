@@ -221,13 +221,14 @@ func (n Node) happenings() []Happening {
 	return list
 }
 
-// Line shows a happening, with its time in seconds since begin, and its node if there are several.
-func (h Happening) Line(begin time.Time, several bool) string {
+// Line shows a happening of the recording, with its time in seconds since the begin, and its node if
+// there are several.
+func (r Recording) Line(h Happening) string {
 	what := h.What
-	if several {
+	if len(r.Nodes) > 1 {
 		what = h.Node + "  " + what
 	}
-	return fmt.Sprintf("%7.1f s  %s  %s", h.At.Sub(begin).Seconds(), what, h.Text)
+	return fmt.Sprintf("%7.1f s  %s  %s", h.At.Sub(r.Begin()).Seconds(), what, h.Text)
 }
 
 const (

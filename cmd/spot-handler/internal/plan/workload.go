@@ -89,8 +89,8 @@ func readyOf(pods []*corev1.Pod) map[string]Assumption {
 	}
 	known := map[string]Assumption{}
 	for name, pods := range of {
-		if took, n, ok := startupOf(pods); ok {
-			known[name] = Assume(took, fmt.Sprintf("history: %d of its pods", n))
+		if s, ok := startupOf(pods); ok {
+			known[name] = Assume(s.mean, fmt.Sprintf("history: %d of its pods", s.pods))
 		}
 	}
 	return known
@@ -138,10 +138,16 @@ func Assumed() Assumptions {
 // fromNobody is the source of Assumed.
 const fromNobody = "assumed"
 
-// startupOf is how long the pods of a workload took to become Ready; false if none is. A pod that
-// became Ready again later looks as if it had taken long: what is far from the median does not
-// count. The API has whole seconds, so the mean of several is closer to the truth than each.
-func startupOf(pods []*corev1.Pod) (time.Duration, int, bool) {
+// startup is how long so many pods took to become Ready. The API has whole seconds, so the mean of
+// several is closer to the truth than each.
+type startup struct {
+	mean time.Duration
+	pods int
+}
+
+// startupOf is the startup of a workload's pods; false if none is Ready. A pod that became Ready again
+// later looks as if it had taken long: what is far from the median does not count.
+func startupOf(pods []*corev1.Pod) (startup, bool) {
 	var took []time.Duration
 	for _, pod := range pods {
 		if d, ok := drain.Startup(pod); ok {
@@ -149,7 +155,7 @@ func startupOf(pods []*corev1.Pod) (time.Duration, int, bool) {
 		}
 	}
 	if len(took) == 0 {
-		return 0, 0, false
+		return startup{}, false
 	}
 	slices.Sort(took)
 	median := took[(len(took)-1)/2]
@@ -159,5 +165,5 @@ func startupOf(pods []*corev1.Pod) (time.Duration, int, bool) {
 			sum, n = sum+d, n+1
 		}
 	}
-	return sum / time.Duration(n), n, true
+	return startup{mean: sum / time.Duration(n), pods: n}, true
 }

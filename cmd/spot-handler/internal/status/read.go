@@ -76,7 +76,7 @@ func (r Reader) List(ctx context.Context, show func(List) error) error {
 		stored = func(context.Context) ([]*corev1.Node, error) { return index.All(), nil }
 	}
 	lost, missed, asked := offerings.New(), error(nil), time.Time{}
-	return repeat(ctx, r.Watch, everyList, show, func() (List, error) {
+	read := func() (List, error) {
 		all, err := stored(ctx)
 		if time.Since(asked) >= everyOfferings && err == nil {
 			lost, missed = r.Offerings(ctx)
@@ -87,7 +87,11 @@ func (r Reader) List(ctx context.Context, show func(List) error) error {
 			list.Unread = append(list.Unread, missed.Error())
 		}
 		return list, err
-	})
+	}
+	if !r.Watch {
+		return once(show, read)
+	}
+	return repeat(ctx, everyList, show, read)
 }
 
 func (r Reader) allNodes(ctx context.Context) (all []*corev1.Node, err error) {
@@ -170,7 +174,11 @@ func heldOf(now time.Time, all []*corev1.Node) *Held {
 
 // Node shows the status of one node. An error says that the Node could not be read.
 func (r Reader) Node(ctx context.Context, name string, in InForce, show func(Node) error) error {
-	return repeat(ctx, r.Watch, everyNode, show, func() (Node, error) { return r.node(ctx, name, in) })
+	read := func() (Node, error) { return r.node(ctx, name, in) }
+	if !r.Watch {
+		return once(show, read)
+	}
+	return repeat(ctx, everyNode, show, read)
 }
 
 func (r Reader) node(ctx context.Context, name string, in InForce) (Node, error) {
@@ -245,19 +253,28 @@ const (
 	everyOfferings = time.Minute
 )
 
-// repeat shows what is read now and, if it is to be watched, at every tick, until that fails or ctx ends.
-func repeat[T any](ctx context.Context, watch bool, every time.Duration, show func(T) error, read func() (T, error)) error {
+// once shows what is read now.
+func once[T any](show func(T) error, read func() (T, error)) error {
+	value, err := read()
+	if err != nil {
+		return err
+	}
+	return show(value)
+}
+
+// repeat shows what is read now and at every tick, until that fails or ctx ends.
+func repeat[T any](ctx context.Context, every time.Duration, show func(T) error, read func() (T, error)) error {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
 		value, err := read()
-		switch {
-		case watch && ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return nil
-		case err == nil:
+		}
+		if err == nil {
 			err = show(value)
 		}
-		if err != nil || !watch {
+		if err != nil {
 			return err
 		}
 		select {

@@ -61,7 +61,7 @@ func offeringRow(o offerings.Entry) []console.Cell {
 func (i Interruption) row() []console.Cell {
 	cells := []console.Cell{
 		{Text: i.Node}, {Text: cmp.Or(i.kind(), console.None)}, {Text: cmp.Or(string(i.Phase), console.None), Colour: i.colour()}, {Text: i.timeLeft()},
-		{Text: i.Pods.moving(i.Over)}, {Text: i.Pods.notEvicted(i.Over)},
+		{Text: i.moving()}, {Text: i.notEvicted()},
 		{Text: replacementText(i.Replacement)}, {Text: duration(i.SlackSeconds)},
 	}
 	last := i.WaitsFor
@@ -104,9 +104,10 @@ func (i Interruption) colour() console.Colour {
 }
 
 // moving is how many pods of all that had to leave are still to leave.
-func (p Pods) moving(over bool) string {
+func (i Interruption) moving() string {
+	p := i.Pods
 	switch {
-	case over:
+	case i.Over:
 		return fmt.Sprintf("0/%d", p.Total)
 	case p.Here == nil && p.Total == 0:
 		return console.None
@@ -116,11 +117,11 @@ func (p Pods) moving(over bool) string {
 	return fmt.Sprintf("%d/%d", *p.Here, max(p.Total, *p.Here))
 }
 
-func (p Pods) notEvicted(over bool) string {
-	if !over {
+func (i Interruption) notEvicted() string {
+	if !i.Over {
 		return console.None
 	}
-	return fmt.Sprint(p.Left)
+	return fmt.Sprint(i.Pods.Left)
 }
 
 func replacementText(r *interruption.Replacement) string {
