@@ -20,6 +20,9 @@ import (
 //	               ▲          │
 //	               └──────────┘ there is none to be had: it is the next one's turn
 //
+// An instance that has left its Auto Scaling group for its replacement can't go back. If nothing comes
+// of that replacement, its node is drained without one.
+//
 // What makes no progress for the TTL is undone. A notice can upgrade the record in place at any
 // time; the rules here then no longer apply.
 
@@ -32,9 +35,9 @@ const (
 	// policyRetry is when to read the policy again after that failed.
 	policyRetry = 10 * time.Second
 
-	// placeShare is the part of the TTL after which a drain without progress loses its place in
-	// line: those recommended at the same time as that node must have their turn before their own
-	// recommendations lapse.
+	// placeShare is the part of the TTL after which a node whose turn has come loses its place in
+	// line if it makes no progress: those recommended at the same time must have their turn before
+	// their own recommendations lapse.
 	placeShare = 4
 )
 
@@ -68,6 +71,9 @@ func (r *reconciliation) rebalance(ctx context.Context) (done bool, err error) {
 		return done, err
 	}
 
+	if r.detached() { // whatever the policy is by now
+		return r.standInLine(ctx)
+	}
 	rules, err := r.rules()
 	if err != nil {
 		r.opts.Logger.Debug().Err(err).Str("node", r.node.Name).Msg("read rebalance policy")
@@ -91,6 +97,10 @@ func (r *reconciliation) rebalance(ctx context.Context) (done bool, err error) {
 // standInLine has a node replaced when its turn comes.
 func (r *reconciliation) standInLine(ctx context.Context) (done bool, err error) {
 	r.lookAround()
+	if r.rec.Phase == interruption.Waiting && r.rec.TurnTaken() && !r.opts.CordonOnly {
+		r.keepPlace()
+		return true, r.secure(ctx)
+	}
 	standing := r.rec
 	if retry := r.known.retry; !retry.IsZero() {
 		if time.Now().Before(retry) {
@@ -108,7 +118,8 @@ func (r *reconciliation) standInLine(ctx context.Context) (done bool, err error)
 	return true, r.secure(ctx)
 }
 
-// keepPlace keeps the place in line of a node under way while its drain makes progress.
+// keepPlace keeps the place in line of a node whose turn has come while it makes progress: its
+// replacement is on its way, or its pods leave.
 func (r *reconciliation) keepPlace() {
 	until := r.quietSince().Add(r.opts.RebalanceTTL / placeShare)
 	switch {
@@ -152,14 +163,21 @@ func (r *reconciliation) dropRecommendation(ctx context.Context, why string) err
 // instance that has left its group, as there is no way back for it.
 func (r *reconciliation) lapseAt() time.Time {
 	asked := r.known.replacementOf(r.rec)
-	pending, ready := asked != nil && provisioner.Pending(asked.State), asked != nil && asked.State == provisioner.StateReady
-	switch {
-	case r.opts.RebalanceTTL == 0, r.node.DeletionTimestamp != nil, r.due(), r.rec.Phase.Over() && ready:
-		return time.Time{}
-	case asked != nil && asked.Backend == provisioner.ASG && asked.Name != "" && (pending || ready):
+	moved := r.rec.Phase.Over() && asked != nil && asked.State == provisioner.StateReady
+	if r.opts.RebalanceTTL == 0 || r.node.DeletionTimestamp != nil || r.due() || moved || r.detached() {
 		return time.Time{}
 	}
 	return r.quietSince().Add(r.opts.RebalanceTTL)
+}
+
+// detached reports whether the instance has left its Auto Scaling group for its replacement, or might
+// have: the group is recorded before that.
+func (r *reconciliation) detached() bool {
+	asked := r.known.replacementOf(r.rec)
+	if asked == nil || asked.Backend != provisioner.ASG || asked.Name == "" {
+		return false
+	}
+	return asked.Detached || provisioner.Pending(asked.State) || asked.State == provisioner.StateReady
 }
 
 // quietSince is when a recommendation has last made progress. What happened before this process
@@ -175,7 +193,8 @@ func (r *reconciliation) quietSince() time.Time {
 // secure requests a replacement for a recommended node whose turn has come, and marks the node
 // once that is Ready. Not earlier: until then the node loses nothing if there is no capacity,
 // the machine does not boot or a group launches none, and is of use meanwhile. Pods that come
-// in the minute that this takes move with the others.
+// in the minute that this takes move with the others. An instance that has left its group for a
+// replacement that does not come is of no more use.
 func (r *reconciliation) secure(ctx context.Context) error {
 	view, ok := r.opts.Drainer.Look(ctx, r.node.Name, drain.Interruption{Taint: marks.Taint(r.rec), Capacity: drain.PendingCapacity})
 	switch {
@@ -187,7 +206,7 @@ func (r *reconciliation) secure(ctx context.Context) error {
 		const why = "no pod would leave on a recommendation"
 		answer := interruption.Replacement{Backend: provisioner.None, State: provisioner.StateUnsupported, Reason: why}
 		switch was := r.known.replacementOf(r.rec); {
-		case was != nil && was.Name != "" && was.State != provisioner.StateFailed:
+		case was != nil && was.Name != "" && (was.State != provisioner.StateFailed || was.Detached):
 			answer = *was // requested while pods would have left: the notice must find it, and request no other
 		case was == nil || *was != answer:
 			r.reportReplacement(r.rec, answer, answer)
@@ -200,7 +219,7 @@ func (r *reconciliation) secure(ctx context.Context) error {
 		return err
 	}
 	switch got := *next.Replacement; {
-	case got.State == provisioner.StateReady:
+	case got.State == provisioner.StateReady, got.State == provisioner.StateFailed && got.Detached:
 		return r.begin(ctx, next)
 	case !provisioner.Pending(got.State):
 		// Without its name it is decided again.

@@ -6,8 +6,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
 )
 
@@ -172,6 +175,97 @@ func TestDetachedInstanceOnlyLosesItsPlace(t *testing.T) {
 		f.h.Enqueue("a-00")
 		f.want(t, 0, 2, 0)
 	})
+}
+
+// fromGroup is a fleet of which the first node's instance has left its group. answer is what the group
+// has given, and other nodes have replacements at once.
+func fromGroup(t *testing.T, answer *interruption.Replacement) *fleet {
+	return newFleet(t, 2, func(o *setup) {
+		o.Provisioner = &fakeProvisioner{
+			RequestFunc: func(rec interruption.Record) (interruption.Replacement, error) {
+				if rec.Instance == fleetInstance(0, "a") {
+					return *answer, nil
+				}
+				return interruption.Replacement{Backend: provisioner.Karpenter, Name: "new", State: provisioner.StateReady}, nil
+			},
+			ReleaseFunc: func(interruption.Record) error { return nil },
+		}
+	})
+}
+
+// A detached instance that waits for its group's replacement loses its place in line after a while, as
+// a drain without progress does.
+func TestNodeThatWaitsForItsGroupLosesItsPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := fromGroup(t, &interruption.Replacement{
+			Backend: provisioner.ASG, Name: "workers", Pool: "workers", State: provisioner.StateLaunched, Detached: true,
+		})
+		defer f.watcher.Stop()
+		f.recommend(t, 0)
+		f.want(t, 1, 0, 0)
+		f.recommend(t, 1)
+		time.Sleep(14 * time.Minute)
+		f.h.Enqueue("a-00")
+		f.h.Enqueue("a-01")
+		f.want(t, 2, 0, 0)
+		time.Sleep(2 * time.Minute)
+		f.h.Enqueue("a-00")
+		f.want(t, 1, 1, 0)
+		time.Sleep(2 * time.Hour) // there is no way back
+		f.h.Enqueue("a-00")
+		f.run(t)
+		if rec, has, err := nodes.Record(f.byName["a-00"]); !has || err != nil || rec.Replacement.Name != "workers" {
+			t.Errorf("record %s, %v; want it to wait still", rec, err)
+		}
+	})
+}
+
+// A detached instance for which its group gives nothing is drained without a replacement.
+func TestNodeIsDrainedIfItsGroupGivesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer := &interruption.Replacement{
+			Backend: provisioner.ASG, Name: "workers", Pool: "workers", State: provisioner.StateLaunched, Detached: true,
+		}
+		f := fromGroup(t, answer)
+		defer f.watcher.Stop()
+		f.recommend(t, 0)
+		f.want(t, 1, 0, 0)
+		time.Sleep(10 * time.Minute)
+		answer.State, answer.Reason = provisioner.StateFailed, "it has given nothing"
+		f.h.Enqueue("a-00")
+		f.want(t, 0, 1, 0)
+		time.Sleep(2 * time.Hour) // it does not go back into service
+		f.h.Enqueue("a-00")
+		f.want(t, 0, 1, 0)
+		f.done["a-00"] = true
+		f.h.Enqueue("a-00")
+		f.want(t, 0, 0, 1)
+	})
+}
+
+// Nor does another policy bring a detached instance back.
+func TestPolicyComesTooLateForADetachedInstance(t *testing.T) {
+	for _, policy := range []interruption.RebalancePolicy{interruption.RebalanceIgnore, interruption.RebalanceCordon} {
+		t.Run(string(policy), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				answer := &interruption.Replacement{
+					Backend: provisioner.ASG, Name: "workers", Pool: "workers", State: provisioner.StateLaunched, Detached: true,
+				}
+				f := fromGroup(t, answer)
+				defer f.watcher.Stop()
+				f.recommend(t, 0)
+				f.want(t, 1, 0, 0)
+				f.h.opts.Rules = func(*corev1.Node, bool) (interruption.Rules, error) {
+					return interruption.Rules{Rebalance: policy}, nil
+				}
+				f.h.Enqueue("a-00")
+				f.want(t, 1, 0, 0)
+				answer.Name, answer.State = "i-new", provisioner.StateReady
+				f.h.Enqueue("a-00")
+				f.want(t, 0, 1, 0)
+			})
+		})
+	}
 }
 
 // A node without a replacement gives its turn to the next, and is tried again after those that

@@ -150,6 +150,10 @@ type Replacement struct {
 	// Tried lists, separated by commas, the pools where a replacement was requested and came to
 	// nothing, each with its Capacity behind a slash. We ask none of them a second time.
 	Tried string `json:"tried,omitempty"`
+
+	// Detached: the node's instance has left its Auto Scaling group for the replacement. It can't go
+	// back, whatever becomes of the replacement.
+	Detached bool `json:"detached,omitempty"`
 }
 
 // Attempts is how many pools were tried in vain.

@@ -28,12 +28,15 @@
 //
 // # Which replacement
 //
-// The replacements of one group are interchangeable. A Node that is Ready counts as one if
-// its instance is in the group and was not yet when the first instance was detached, if it
-// has joined since the notice, and if it replaces no other node. The node with the nearest
-// deadline gets the first. What has been given out stands in the records, so a later process
-// does not give it out again. That one does not know which instances were there before, and
-// might take for a replacement what the group launched for another reason.
+// The replacements of one group are interchangeable. A Node that is Ready counts as one if its
+// instance is in the group, if it replaces no other node, and if the group launched it since the
+// notice, or ahead of that: with Capacity Rebalancing a group launches the successor on the rebalance
+// recommendation, on top of its desired capacity, and nothing when the instance leaves. So the newest
+// of what it has in excess are replacements, too. The node with the nearest deadline gets the first.
+// What has been given out stands in the records, so a later process does not give it out again.
+//
+// An instance without a deadline is not waited for without end: if its group has given nothing within
+// launchPatience, the replacement has failed, and the node is drained without one.
 //
 // # Failures
 //
@@ -172,7 +175,7 @@ func (b *Backend) update(node *corev1.Node, rec interruption.Record, prev *inter
 		b.entries[node.Name] = e
 		b.awaken() // also to search the Nodes for a replacement that an earlier process has requested
 	}
-	e.deadline = rec.Deadline
+	e.deadline, e.begun = rec.Deadline, rec.Begun
 	switch {
 	case e.stage == found && recorded == e.group:
 		e.stage, e.intended = leaving, recorded

@@ -167,3 +167,27 @@ func TestEmulatedTermination(t *testing.T) {
 		t.Errorf("instance %s", i)
 	}
 }
+
+// With Capacity Rebalancing the group has launched the successors before the instances leave.
+func TestEmulatedCapacityRebalancing(t *testing.T) {
+	server, k := emulated(t)
+	const n = 30
+	ids := make([]string, n)
+	nodes := make([]*corev1.Node, n)
+	for i := range ids {
+		ids[i] = id(i)
+		nodes[i] = k.node(ids[i])
+	}
+	server.CreateGroup("workers", ids...)
+	server.RebalanceCapacity("workers")
+	for i := range n {
+		server.Recommend(ids[i])
+	}
+	for _, node := range nodes {
+		k.interrupt(node, recommended)
+	}
+	k.eventually(n, provisioner.StateReady)
+	if got := server.Launched("workers"); got != n {
+		t.Errorf("%d launched, want %d", got, n)
+	}
+}

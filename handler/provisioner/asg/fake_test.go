@@ -29,7 +29,9 @@ type cloud struct {
 	mu         sync.Mutex
 	state      map[string]string // by instance: lifecycle state
 	group      map[string]string // by instance
+	weight     map[string]string // by instance; none: the group weighs none
 	suspended  map[string]bool   // by group
+	desired    map[string]int32  // by group; 0: not said
 	calls      []call
 	fail       func(action string, ids []string) error
 	delay      time.Duration // of each call to detach
@@ -48,7 +50,10 @@ var (
 )
 
 func newCloud() *cloud {
-	return &cloud{state: map[string]string{}, group: map[string]string{}, suspended: map[string]bool{}}
+	return &cloud{
+		state: map[string]string{}, group: map[string]string{}, weight: map[string]string{},
+		suspended: map[string]bool{}, desired: map[string]int32{},
+	}
 }
 
 func apiError(code string) error {
@@ -107,10 +112,18 @@ func (c *cloud) DescribeAutoScalingGroups(_ context.Context, in *autoscaling.Des
 		if c.suspended[name] {
 			g.SuspendedProcesses = []types.SuspendedProcess{{ProcessName: aws.String("Launch")}}
 		}
+		if n := c.desired[name]; n > 0 {
+			g.DesiredCapacity = aws.Int32(n)
+		}
 		for id, group := range c.group {
-			if group == name {
-				g.Instances = append(g.Instances, types.Instance{InstanceId: aws.String(id)})
+			if group != name {
+				continue
 			}
+			member := types.Instance{InstanceId: aws.String(id), LifecycleState: types.LifecycleState(c.state[id])}
+			if w := c.weight[id]; w != "" {
+				member.WeightedCapacity = aws.String(w)
+			}
+			g.Instances = append(g.Instances, member)
 		}
 		out.AutoScalingGroups = append(out.AutoScalingGroups, g)
 	}

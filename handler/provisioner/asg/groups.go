@@ -3,6 +3,7 @@ package asg
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -91,108 +92,6 @@ func eachPage[P any](ctx context.Context, call caller, action string, pages inte
 	return nil
 }
 
-// baseline is what a group was like before the first of its instances was detached.
-type baseline struct {
-	// before are the instances that it had already; nil where that is not known.
-	before map[string]bool
-	// objection is why it would launch no replacement, or "".
-	objection string
-	// refused is how many instances in a row it did not let go, each asked for alone.
-	// Only detach uses it.
-	refused int
-}
-
-// newBaseline is how the group is now, without its instances.
-func newBaseline(group types.AutoScalingGroup) *baseline {
-	return &baseline{objection: launchesNothing(group)}
-}
-
-// instancesOf are those that the group has now.
-func instancesOf(group types.AutoScalingGroup) map[string]bool {
-	ids := map[string]bool{}
-	for _, i := range group.Instances {
-		ids[aws.ToString(i.InstanceId)] = true
-	}
-	return ids
-}
-
-// inspect describes groups that are new. A baseline makes things better and decides nothing: a group
-// goes without if it is not found or if asking is not allowed.
-func (b *Backend) inspect(ctx context.Context, groups []string) error {
-	b.mu.Lock()
-	groups = slices.DeleteFunc(groups, func(g string) bool { return b.baselines[g] != nil })
-	b.mu.Unlock()
-	if len(groups) == 0 {
-		return nil
-	}
-	begun := b.begun()
-	for names := range slices.Chunk(groups, describeLimit) {
-		found := map[string]*baseline{}
-		for _, name := range names {
-			found[name] = &baseline{}
-		}
-		in := &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: names}
-		pages := autoscaling.NewDescribeAutoScalingGroupsPaginator(b.opts.AutoScaling, in)
-		err := eachPage(ctx, b.call, describeGroups, pages, func(page *autoscaling.DescribeAutoScalingGroupsOutput) {
-			for _, group := range page.AutoScalingGroups {
-				name := aws.ToString(group.AutoScalingGroupName)
-				found[name] = newBaseline(group)
-				if !begun[name] {
-					found[name].before = instancesOf(group)
-				}
-			}
-		})
-		if _, ok := awsfault.Hopeless(err); err != nil && !ok {
-			return err
-		}
-		b.mu.Lock()
-		maps.Copy(b.baselines, found)
-		b.mu.Unlock()
-	}
-	return nil
-}
-
-// goWithoutBaselines lets groups go without that could not be described although instances have waited
-// for long.
-func (b *Backend) goWithoutBaselines(groups map[string][]*entry) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for group := range groups {
-		if b.baselines[group] == nil {
-			b.baselines[group] = &baseline{}
-		}
-	}
-}
-
-// begun are the groups that an earlier process has detached instances from, as far as
-// the records say: among what they have now are replacements.
-func (b *Backend) begun() map[string]bool {
-	begun := map[string]bool{}
-	for name, r := range b.recorded() {
-		if provisioner.Pending(r.State) {
-			b.mu.Lock()
-			e := b.entries[name]
-			b.mu.Unlock()
-			begun[r.Pool] = begun[r.Pool] || e == nil || e.inherited
-		}
-	}
-	return begun
-}
-
-// launchesNothing is why the group would launch nothing for an instance that leaves it, or "".
-func launchesNothing(group types.AutoScalingGroup) string {
-	name := aws.ToString(group.AutoScalingGroupName)
-	for _, p := range group.SuspendedProcesses {
-		if aws.ToString(p.ProcessName) == "Launch" {
-			return "Auto Scaling group " + name + " launches nothing: its process Launch is suspended"
-		}
-	}
-	if status := aws.ToString(group.Status); status != "" {
-		return "Auto Scaling group " + name + " launches nothing: " + status
-	}
-	return ""
-}
-
 func instances[T interface{ id() string }](list []T) []string {
 	ids := make([]string, len(list))
 	for i, e := range list {
@@ -206,16 +105,24 @@ func (t *termination) id() string { return t.instance }
 
 // match gives the Nodes that have joined and are Ready to the nodes that they replace.
 func (b *Backend) match(ctx context.Context) error {
+	b.stopWaiting()
 	waiting := b.in(detached)
 	if len(waiting) == 0 {
 		return nil
 	}
-	first := slices.MinFunc(waiting, func(x, y *entry) int { return x.received.Compare(y.received) })
-	joined := slices.DeleteFunc(b.opts.Nodes.Joined(first.received.Truncate(time.Second)), func(n *corev1.Node) bool {
+	groups := make([]string, len(waiting))
+	for i, e := range waiting {
+		groups[i] = e.group
+	}
+	slices.Sort(groups)
+	// Without a baseline a Node of the group that has joined is good enough: pods wait for it.
+	inspectErr := b.inspect(ctx, slices.Compact(groups))
+	first := slices.MinFunc(waiting, func(x, y *entry) int { return x.since.Compare(y.since) })
+	joined := slices.DeleteFunc(b.successors(first.since), func(n *corev1.Node) bool {
 		return !takesPods(n) || !nodes.IsInstanceID(nodes.InstanceID(n))
 	})
 	if len(joined) == 0 {
-		return nil
+		return inspectErr
 	}
 	if err := b.learn(ctx, joined); err != nil {
 		return err
@@ -223,14 +130,7 @@ func (b *Backend) match(ctx context.Context) error {
 	slices.SortFunc(joined, func(x, y *corev1.Node) int {
 		return cmp.Or(x.CreationTimestamp.Compare(y.CreationTimestamp.Time), cmp.Compare(x.Name, y.Name))
 	})
-	recorded := b.recorded()
-	b.mu.Lock()
-	for name, r := range recorded {
-		if r.State == provisioner.StateReady {
-			b.given[r.Name] = name
-		}
-	}
-	b.mu.Unlock()
+	b.giveRecorded()
 	for _, e := range waiting {
 		i := slices.IndexFunc(joined, func(n *corev1.Node) bool { return b.replaces(n, e) })
 		if i < 0 {
@@ -240,10 +140,68 @@ func (b *Backend) match(ctx context.Context) error {
 		b.change([]*entry{e}, detached, func(e *entry) {
 			b.given[id] = e.node
 			e.stage = ready
-			e.answer = interruption.Replacement{Backend: provisioner.ASG, Name: id, Pool: e.group, State: provisioner.StateReady}
+			e.answer = interruption.Replacement{
+				Backend:  provisioner.ASG,
+				Name:     id,
+				Pool:     e.group,
+				State:    provisioner.StateReady,
+				Detached: true,
+			}
 		})
 	}
-	return nil
+	return inspectErr
+}
+
+// launchPatience is how long an instance without a deadline waits out of its group for what the group
+// launches. Large machines take some minutes to boot. A group that launches nothing has no capacity, or
+// was made smaller meanwhile.
+const launchPatience = 10 * time.Minute
+
+// stopWaiting gives up on the replacements of instances that have waited for launchPatience. An
+// instance that has a deadline waits until then.
+func (b *Backend) stopWaiting() {
+	for _, e := range b.in(detached) {
+		from := e.begun
+		if from.IsZero() {
+			from = e.asked
+		}
+		if !e.deadline.IsZero() || time.Since(from) < launchPatience {
+			continue
+		}
+		b.change([]*entry{e}, detached, func(e *entry) {
+			e.refuse(provisioner.StateFailed, fmt.Sprintf("Auto Scaling group %s has given no Ready node within %s", e.group, launchPatience))
+			e.answer.Detached = true
+		})
+	}
+}
+
+// successors are the Nodes that can be replacements: those that have joined since then, and those that
+// their groups launched ahead.
+func (b *Backend) successors(since time.Time) []*corev1.Node {
+	b.mu.Lock()
+	ahead := map[string]bool{}
+	for _, of := range b.baselines {
+		maps.Copy(ahead, of.ahead)
+	}
+	b.mu.Unlock()
+	if len(ahead) == 0 {
+		return b.opts.Nodes.Joined(since)
+	}
+	return slices.DeleteFunc(b.opts.Nodes.Joined(time.Time{}), func(n *corev1.Node) bool {
+		return n.CreationTimestamp.Time.Before(since) && !ahead[nodes.InstanceID(n)]
+	})
+}
+
+// giveRecorded remembers which instances the records have given to nodes.
+func (b *Backend) giveRecorded() {
+	recorded := b.recorded()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for name, r := range recorded {
+		if r.State == provisioner.StateReady {
+			b.given[r.Name] = name
+		}
+	}
 }
 
 // replaces reports whether the node that has joined can be the replacement.
@@ -251,10 +209,14 @@ func (b *Backend) replaces(joined *corev1.Node, e *entry) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	id := nodes.InstanceID(joined)
-	s := b.baselines[e.group]
-	return b.members[id] == e.group && b.given[id] == "" && (s == nil || !s.before[id]) &&
-		// The API server keeps whole seconds.
-		!joined.CreationTimestamp.Time.Before(e.received.Truncate(time.Second))
+	if b.members[id] != e.group || b.given[id] != "" {
+		return false
+	}
+	of := b.baselines[e.group]
+	if of != nil && (of.before[id] || of.ahead[id]) {
+		return of.ahead[id]
+	}
+	return !joined.CreationTimestamp.Time.Before(e.since)
 }
 
 // learn finds the groups of Nodes that have joined, each once.

@@ -195,7 +195,7 @@ func (b *Backend) Terminate(ctx context.Context, node *corev1.Node, rec interrup
 func (b *Backend) terminates(node *corev1.Node, rec interruption.Record) bool {
 	r := provisioner.Asked(rec, provisioner.ASG)
 	nobodyElse := !rec.Kind.Certain() && rec.Phase == interruption.Drained || rec.Rehearsed() && rec.Release
-	return r != nil && (provisioner.Pending(r.State) || r.State == provisioner.StateReady) && nobodyElse &&
+	return r != nil && (provisioner.Pending(r.State) || r.State == provisioner.StateReady || r.Detached) && nobodyElse &&
 		nodes.IsInstanceID(rec.Instance) && nodes.InstanceID(node) == rec.Instance
 }
 

@@ -95,6 +95,7 @@ func TestWhatWasThereIsNoReplacement(t *testing.T) {
 		k.join("workers", id(20))
 		k.put("workers", "InService", id(1))
 		k.put("workers", "Pending", id(21))
+		k.desired["workers"] = 3
 		time.Sleep(time.Minute)
 		k.interrupt(k.node(id(1)), nil)
 		time.Sleep(settled)
@@ -156,6 +157,7 @@ func TestRestartKnowsThatTheGroupIsAtWork(t *testing.T) {
 		k := start(t, newCloud())
 		stop := k.restart()
 		k.put("workers", "InService", id(1), id(2))
+		k.desired["workers"] = 2
 		k.interrupt(k.node(id(1)), nil)
 		two := k.node(id(2))
 		time.Sleep(settled)

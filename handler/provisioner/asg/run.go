@@ -173,11 +173,10 @@ const (
 // entry is one interrupted node.
 type entry struct {
 	node, instance string
-	received       time.Time
+	since          time.Time // what joins the group from then on might be for it, in whole seconds
+	begun          time.Time // when its turn came, if it had to wait for that
 	deadline       time.Time // zero: none
 	asked          time.Time // when this process was first asked
-
-	inherited bool // the record named a group already when this process was first asked
 
 	stage    stage
 	group    string
@@ -188,12 +187,20 @@ type entry struct {
 
 // newEntry is how a process begins with a node: prev is what the record names.
 func newEntry(node string, rec interruption.Record, prev *interruption.Replacement) *entry {
-	e := &entry{node: node, instance: rec.Instance, received: rec.Received, deadline: rec.Deadline, asked: time.Now()}
+	since := interruption.Earlier(rec.Received, rec.Begun)
+	e := &entry{
+		node:     node,
+		instance: rec.Instance,
+		since:    since.Truncate(time.Second), // the API server keeps whole seconds
+		begun:    rec.Begun,
+		deadline: rec.Deadline,
+		asked:    time.Now(),
+	}
 	e.answer = interruption.Replacement{Backend: provisioner.ASG, State: provisioner.StateRequested}
 	if prev != nil {
-		e.answer, e.group, e.inherited = *prev, prev.Pool, true
+		e.answer, e.group = *prev, prev.Pool
 		if prev.State == provisioner.StateLaunched {
-			e.stage = detached
+			e.stage, e.answer.Detached = detached, true
 		}
 	}
 	return e
@@ -241,7 +248,13 @@ func isWarm(state string) bool { return strings.HasPrefix(state, "Warmed:") }
 
 func (e *entry) departed(group string) {
 	e.stage, e.group = detached, group
-	e.answer = interruption.Replacement{Backend: provisioner.ASG, Name: group, Pool: group, State: provisioner.StateLaunched}
+	e.answer = interruption.Replacement{
+		Backend:  provisioner.ASG,
+		Name:     group,
+		Pool:     group,
+		State:    provisioner.StateLaunched,
+		Detached: true,
+	}
 }
 
 // refusedFor is how long a refusal stands before it is tried again.
@@ -259,5 +272,5 @@ func (e *entry) refuse(state, reason string) {
 
 // sooner orders nodes by who needs its replacement first.
 func sooner(a, b *entry) int {
-	return cmp.Or(interruption.CompareDeadlines(a.deadline, b.deadline), a.received.Compare(b.received), cmp.Compare(a.node, b.node))
+	return cmp.Or(interruption.CompareDeadlines(a.deadline, b.deadline), a.since.Compare(b.since), cmp.Compare(a.node, b.node))
 }
