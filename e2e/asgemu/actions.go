@@ -104,6 +104,7 @@ func (s *Server) describeGroups(form url.Values, names []string) (any, *apiError
 		AvailabilityZones      []string `xml:"AvailabilityZones>member"`
 		HealthCheckType        string
 		HealthCheckGracePeriod int
+		CapacityRebalance      bool
 		Instances              []member  `xml:"Instances>member"`
 		SuspendedProcesses     []process `xml:"SuspendedProcesses>member"`
 		CreatedTime            string
@@ -116,7 +117,7 @@ func (s *Server) describeGroups(form url.Values, names []string) (any, *apiError
 		d := description{
 			AutoScalingGroupName: g.name, MinSize: g.min, MaxSize: g.max, DesiredCapacity: g.desired, DefaultCooldown: 300,
 			AutoScalingGroupARN: "arn:aws:autoscaling:eu-west-1:123456789012:autoScalingGroup:" + requestID() + ":autoScalingGroupName/" + g.name,
-			AvailabilityZones:   []string{Zone}, HealthCheckType: "EC2", CreatedTime: time.Now().UTC().Format("2006-01-02T15:04:05.000Z"),
+			AvailabilityZones:   []string{Zone}, HealthCheckType: "EC2", CapacityRebalance: g.rebalances, CreatedTime: time.Now().UTC().Format("2006-01-02T15:04:05.000Z"),
 		}
 		for _, i := range g.members {
 			d.Instances = append(d.Instances, member{i.ID, Zone, i.Lifecycle, "Healthy", false})

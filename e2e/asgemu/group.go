@@ -44,6 +44,7 @@ type group struct {
 	name              string
 	min, max, desired int
 	suspended         []string
+	rebalances        bool        // it has Capacity Rebalancing
 	members           []*instance // in the order in which they came
 	launched          int
 	hooks             []Hook
@@ -83,7 +84,7 @@ func (s *Server) CreateInstance(id string) {
 	s.instances[id] = &instance{Instance{ID: id, State: Running}}
 }
 
-// Suspend stops processes of the group, such as Launch.
+// Suspend stops processes of the group: Launch, and Terminate after Capacity Rebalancing.
 func (s *Server) Suspend(name string, processes ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,23 +159,54 @@ func (s *Server) keep(g *group) {
 		}
 	}
 	for ; counted < min(g.desired, g.max); counted++ {
-		i := &instance{Instance{ID: NewInstanceID(), Group: g.name, Lifecycle: Pending, State: Running, Launched: true}}
-		s.instances[i.ID] = i
-		g.members = append(g.members, i)
-		g.launched++
-		s.after(s.opts.Boot, func() {
-			if i.Lifecycle != Pending {
-				return
-			}
-			i.Lifecycle = InService
-			if s.begin(i, Launching) {
-				i.Lifecycle = PendingWait // it boots all the same
-			}
-			if s.opts.Booted != nil {
-				go s.opts.Booted(i.Instance)
-			}
-		})
+		s.launch(g, nil)
 	}
+}
+
+// launch launches an instance. If it is the successor of another, the group ends that one once the successor
+// is in service. The caller holds the mutex.
+func (s *Server) launch(g *group, replaces *instance) {
+	i := &instance{Instance{ID: NewInstanceID(), Group: g.name, Lifecycle: Pending, State: Running, Launched: true}}
+	s.instances[i.ID] = i
+	g.members = append(g.members, i)
+	g.launched++
+	s.after(s.opts.Boot, func() {
+		if i.Lifecycle != Pending {
+			return
+		}
+		i.Lifecycle = InService
+		if s.begin(i, Launching) {
+			i.Lifecycle = PendingWait // it boots all the same
+		}
+		if s.opts.Booted != nil {
+			go s.opts.Booted(i.Instance)
+		}
+		if replaces != nil && replaces.Group == g.name && replaces.Lifecycle == InService && !slices.Contains(g.suspended, "Terminate") {
+			s.endMember(replaces)
+		}
+	})
+}
+
+// RebalanceCapacity turns Capacity Rebalancing on, as EKS does for the groups of its managed spot node groups.
+// https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-capacity-rebalancing.html
+func (s *Server) RebalanceCapacity(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.groups[name].rebalances = true
+}
+
+// Recommend is EC2's rebalance recommendation for an instance, as its group receives it. With Capacity Rebalancing
+// the group launches a successor on top of its desired size, and ends the instance once the successor is in service,
+// if it is still a member then.
+func (s *Server) Recommend(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := s.instances[id]
+	g := s.groups[i.Group]
+	if g == nil || !g.rebalances || i.Lifecycle != InService || slices.Contains(g.suspended, "Launch") {
+		return
+	}
+	s.launch(g, i)
 }
 
 // detach takes instances out of the group, all or none.
