@@ -77,6 +77,59 @@ func TestWhatAProcessLeavesBehindIsCleanedUp(t *testing.T) {
 	})
 }
 
+// A replacement registers and is never initialized, as nothing removes its startup taint. Karpenter's consolidation
+// removes empty nodes of the pool at once, but not this one: it is returned 15 minutes after its launch, and the time
+// to live. The test makes it that old.
+func TestWhatIsNeverInitializedIsReturned(t *testing.T) {
+	s := tell(t, controlplane.Options{Karpenter: true})
+	s.must(s.cluster.CreatePools(s.ctx,
+		controlplane.PoolSpec{Name: "spot", Annotations: map[string]string{karpenter.CalmAnnotation: "0"}},
+		controlplane.PoolSpec{
+			Name: "tainted", Capacity: []string{controlplane.OnDemand}, CPUs: 2, ConsolidateAfter: "0s",
+			Change: func(pool *unstructured.Unstructured) {
+				startup := []any{map[string]any{"key": "example.com/agent-not-ready", "effect": "NoSchedule"}}
+				_ = unstructured.SetNestedSlice(pool.Object, startup, "spec", "template", "spec", "startupTaints")
+			},
+		},
+	))
+	nodes, err := s.cluster.CreateNodes(s.ctx, "spot", 1)
+	s.must(err)
+	fallbacks := map[string]string{"spot": "tainted"}
+	r, _ := s.replacerWith(karpenter.Options{Dynamic: s.cluster.Dynamic, FallbackNodePools: fallbacks, TTL: 5 * time.Second})
+	rec := spotRecord(nodes[0], time.Now().Add(5*time.Second)) // no Node has a record: the interruption is over
+	name := r.ask(nodes[0], &rec).Name
+	is := func(kind string) bool {
+		conditions, _, _ := unstructured.NestedSlice(s.claim(name).Object, "status", "conditions")
+		return slices.ContainsFunc(conditions, func(c any) bool {
+			m, _ := c.(map[string]any)
+			return m["type"] == kind && m["status"] == "True"
+		})
+	}
+	s.eventually("registration", func() bool { return is("Registered") })
+	time.Sleep(30 * time.Second) // Karpenter removes an initialized one within 20
+	if claim := s.claim(name); claim.GetDeletionTimestamp() != nil || claim.GetLabels()["spot-handler/settled"] != "" || is("Initialized") {
+		t.Fatalf("claim %v: want it there, not initialized, and ours to look after", claim.Object)
+	}
+
+	long := time.Now().Add(-15 * time.Minute).UTC().Format(time.RFC3339)
+	s.eventually("a launch long ago", func() bool {
+		claim := s.claim(name)
+		conditions, _, _ := unstructured.NestedSlice(claim.Object, "status", "conditions")
+		for _, c := range conditions {
+			if m, _ := c.(map[string]any); m["type"] == "Launched" {
+				m["lastTransitionTime"] = long
+			}
+		}
+		_ = unstructured.SetNestedSlice(claim.Object, conditions, "status", "conditions")
+		_, err := s.cluster.Dynamic.Resource(controlplane.NodeClaims).UpdateStatus(s.ctx, claim, metav1.UpdateOptions{})
+		return err == nil
+	})
+	s.eventually("return of the replacement", func() bool {
+		_, err := s.cluster.Dynamic.Resource(controlplane.NodeClaims).Get(s.ctx, name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
+}
+
 func (s *story) patchPool(name, patch string) {
 	s.Helper()
 	pools := s.cluster.Dynamic.Resource(controlplane.NodePools)

@@ -165,7 +165,7 @@ func (k *keeper) decideHold(ctx context.Context, claim *Claim) (hold, error) {
 
 // staysEmpty reports whether a replacement has no pod, and will get none from the node that it replaces.
 func (k *keeper) staysEmpty(ctx context.Context, claim *Claim) (bool, error) {
-	if ready := claim.since("Initialized"); ready.IsZero() || time.Since(ready) < heldCheck {
+	if time.Since(claim.usableSince()) < heldCheck {
 		return false, nil // pods might still come
 	}
 	over, err := k.isOver(ctx, claim)

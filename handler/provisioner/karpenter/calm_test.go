@@ -61,6 +61,31 @@ func (c *cluster) lose() {
 	c.taken.Note(offered(), rec)
 }
 
+// A replacement that never becomes usable is not held, however restless its source pool is: no pod can
+// be there.
+func TestWhatNeverIsReadyIsNotHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, rec := newCluster(t, Options{TTL: 10 * time.Minute}, sourcePool(), fallbackPool(t), sourceNodeClaim()), record()
+		c.remember()
+		c.lose()
+		c.nodes.put(withRecord(offered(), rec))
+		if _, err := c.p.Request(t.Context(), offered(), rec, need()); err != nil {
+			t.Fatal(err)
+		}
+		c.condition("Launched", "True", "")
+		c.condition("Registered", "True", "")
+		rec.Phase = interruption.Released
+		c.nodes.put(withRecord(offered(), rec))
+		for range 6 {
+			time.Sleep(5 * time.Minute)
+			c.lose()
+		}
+		if u := c.now(); u != nil {
+			t.Errorf("it is there after half an hour, with annotations %v", u.GetAnnotations())
+		}
+	})
+}
+
 // standingIn is a cluster with a replacement on which its pods are, held for the source pool.
 func standingIn(t *testing.T, change ...func(*unstructured.Unstructured)) *cluster {
 	t.Helper()

@@ -27,8 +27,10 @@ const (
 	// laterCheck is when to check again if others have to act first.
 	laterCheck = 30 * time.Second
 
-	// bootLimit is how long a launched instance can take to become Ready. Karpenter gives up
-	// on one that has not registered by then.
+	// bootLimit is how long a launched instance can take to become Ready. Karpenter gives up on one
+	// that has not registered by then. One that has registered it keeps, and never consolidates, until
+	// it is initialized.
+	// https://github.com/kubernetes-sigs/karpenter/blob/v1.14.1/pkg/controllers/nodeclaim/disruption/consolidation.go
 	bootLimit = 15 * time.Minute
 
 	// keeperWorkers is how many claims are checked in parallel.
@@ -38,7 +40,7 @@ const (
 // Values of SettledLabel.
 const (
 	settledUsed  = "used"  // pods run there
-	settledEmpty = "empty" // no pods, and Karpenter's consolidation will remove it
+	settledEmpty = "empty" // Ready, no pods, and Karpenter's consolidation will remove it
 )
 
 // keeper looks after each of our claims until it no longer needs us: it deletes what is
@@ -154,13 +156,18 @@ func (k *keeper) claim(ctx context.Context, name string) (*Claim, error) {
 	return k.b.readClaim(ctx, name, asStored)
 }
 
+// usableSince is since when pods can be on the claim's node. One that has not become Ready within
+// bootLimit counts as usable from then on: nothing else would end it.
+func (c *Claim) usableSince() time.Time {
+	if ready := c.since("Initialized"); !ready.IsZero() {
+		return ready
+	}
+	return c.since("Launched").Add(bootLimit)
+}
+
 // untilDue is the time until the claim has to be in use.
 func (k *keeper) untilDue(claim *Claim) time.Duration {
-	since := claim.since("Initialized")
-	if since.IsZero() {
-		since = claim.since("Launched").Add(bootLimit)
-	}
-	return time.Until(since.Add(k.b.opts.TTL))
+	return time.Until(claim.usableSince().Add(k.b.opts.TTL))
 }
 
 // due reports whether whoever requested the claim should have dealt with it by now.
@@ -204,7 +211,7 @@ func (k *keeper) settle(ctx context.Context, claim *Claim) (time.Duration, error
 		return 0, err
 	}
 	if pool := poolNamed(pools, claim.Labels[nodePoolLabel]); pool != nil && pool.broken == "" {
-		if _, ok := pool.consolidates(); ok {
+		if _, ok := pool.consolidates(); ok && claim.state() == provisioner.StateReady {
 			return 0, k.handOver(ctx, claim, settledEmpty)
 		}
 	}
@@ -212,7 +219,11 @@ func (k *keeper) settle(ctx context.Context, claim *Claim) (time.Duration, error
 	if used, err := k.settleIfUsed(ctx, claim, asStored); used || err != nil {
 		return 0, err
 	}
-	return k.remove(ctx, claim, false, reasonUnused, fmt.Sprintf("returned: no pod has come in %s", k.b.opts.TTL))
+	text := fmt.Sprintf("returned: no pod has come in %s", k.b.opts.TTL)
+	if claim.state() != provisioner.StateReady {
+		text = fmt.Sprintf("returned: it was not Ready within %s of its launch", bootLimit)
+	}
+	return k.remove(ctx, claim, false, reasonUnused, text)
 }
 
 // settleIfUsed hands the claim over if pods run on its node.

@@ -81,6 +81,34 @@ func TestUnusedIsReturned(t *testing.T) {
 			t.Errorf("settled as %q, want it gone", settled(c))
 		}
 	})
+	bubble(t, "never initialized", func(t *testing.T) { // a startup taint stays, and Karpenter consolidates no such node
+		c, rec := newCluster(t, Options{TTL: ttl}, sourcePool(), fallbackPool(t), sourceNodeClaim()), record()
+		c.nodes.put(withRecord(interruptedNode(), rec))
+		c.request(&rec)
+		c.condition("Launched", "True", "")
+		c.condition("Registered", "True", "")
+		over(c, &rec)
+		time.Sleep(15*time.Minute + ttl - time.Second)
+		if settled(c) != "" {
+			t.Errorf("settled as %q before it had its time", settled(c))
+		}
+		time.Sleep(laterCheck)
+		if settled(c) != "gone" || !c.nodes.hasEvent(reasonUnused) {
+			t.Errorf("settled as %q, events %q; want it gone", settled(c), c.nodes.events)
+		}
+	})
+	bubble(t, "never initialized, and a pod is there", func(t *testing.T) { // which tolerates all taints
+		c, rec := newCluster(t, Options{TTL: ttl}, sourcePool(), fallbackPool(t), sourceNodeClaim()), record()
+		c.request(&rec)
+		c.condition("Launched", "True", "")
+		c.condition("Registered", "True", "")
+		c.nodes.land(pod())
+		over(c, &rec)
+		time.Sleep(time.Hour)
+		if settled(c) != settledUsed {
+			t.Errorf("settled as %q, want %q", settled(c), settledUsed)
+		}
+	})
 	bubble(t, "the drain goes on", func(t *testing.T) {
 		c, rec := keeping(t, Options{TTL: ttl}, lasting)
 		time.Sleep(2 * ttl)
