@@ -149,7 +149,7 @@ func (s *selection) define(flags group) {
 // take takes a command's arguments as names of nodes, and checks what was asked for.
 func (s *selection) take(args []string) error {
 	s.names = args
-	described := s.pool != "" || s.instanceType != "" || s.zone != "" || !s.labels.Empty()
+	described := s.described()
 	switch {
 	case len(args) > 0 && described:
 		return errors.New("name nodes, or describe them by --pool, --instance-type, --zone and --selector, but not both")
@@ -157,6 +157,11 @@ func (s *selection) take(args []string) error {
 		return errors.New("no nodes: name some, or describe them by --pool, --instance-type, --zone or --selector")
 	}
 	return nil
+}
+
+// described reports whether flags say which nodes are meant.
+func (s *selection) described() bool {
+	return s.pool != "" || s.instanceType != "" || s.zone != "" || !s.labels.Empty()
 }
 
 // of returns the selected nodes, sorted by name. It is an error if a named one does not exist, or

@@ -71,7 +71,9 @@ func pagedCluster(t *testing.T, nodes int) (kubeconfig string, unpaged *[]string
 		item          func(int) any
 		version, kind string
 	}{
-		"nodes":                {nodes, func(i int) any { return corev1.Node{ObjectMeta: named(fmt.Sprint("node-", i))} }, "v1", "NodeList"},
+		"nodes": {nodes, func(i int) any {
+			return corev1.Node{ObjectMeta: named(fmt.Sprint("node-", i)), Spec: corev1.NodeSpec{ProviderID: fmt.Sprintf("aws:///eu-west-1a/i-%017x", i)}}
+		}, "v1", "NodeList"},
 		"pods":                 {10 * nodes, pod, "v1", "PodList"},
 		"deployments":          {nodes / 10, web(map[string]any{"strategy": map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxSurge": 1}}}), "apps/v1", "DeploymentList"},
 		"poddisruptionbudgets": {nodes / 10, web(map[string]any{"maxUnavailable": 1}), "policy/v1", "PodDisruptionBudgetList"},

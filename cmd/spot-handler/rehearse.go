@@ -73,7 +73,7 @@ before anything was touched; 3 says that it did not go as --require asks.`,
 	}
 	which, what, refuse, assume, show := titled("Nodes"), titled("Rehearsal"), titled("Refusals"), titled("Assumptions"), titled("Output")
 	r.chosen.define(which)
-	which.IntVar(&r.random, "random", 0, "`number` of nodes to draw: of those described, or of all that are not on demand")
+	which.IntVar(&r.random, "random", 0, "`number` of nodes to draw, of the spot nodes among those described, or among all")
 	oneOf(what, (*string)(&r.loss.Kind), "kind", string(interruption.SpotInterruption), names(rehearse.Kinds()), "what is rehearsed: "+strings.Join(names(rehearse.Kinds()), ", "))
 	within(what, &r.loss.Deadline, "deadline", 2*time.Minute, bounds{rehearse.LeastDeadline, ever, false, rehearse.LeastDeadline.String() + " or more: with less, pods get no grace period"}, "time that each node has, at least 25s; a rebalance recommendation has no deadline, and is cancelled after this time")
 	within(what, &r.loss.Over, "over", 0, anyTime, "time over which the notices of several nodes are spread")
@@ -194,13 +194,16 @@ func (r *rehearseCommand) draw(chosen []*corev1.Node, rehearsal *rehearse.Rehear
 	if r.random == 0 {
 		return chosen, nil
 	}
+	atRisk := func(n *corev1.Node) bool { return nodes.ReclaimOf(n) == nodes.Reclaimable }
+	if r.chosen.described() { // the operator knows what unlabelled nodes are
+		atRisk = nodes.AtRisk(chosen)
+	}
 	chosen = slices.DeleteFunc(chosen, func(n *corev1.Node) bool {
-		_, onDemand := nodes.OnDemand(n)
 		_, against := rehearsal.Judge(n, time.Now())
-		return onDemand || against != ""
+		return !atRisk(n) || against != ""
 	})
 	if len(chosen) < r.random {
-		return nil, fmt.Errorf("--random=%d: there are %d nodes to draw from", r.random, len(chosen))
+		return nil, fmt.Errorf("--random=%d: there are %d nodes to draw from: only nodes that are labelled as spot count, or that you describe", r.random, len(chosen))
 	}
 	rand.Shuffle(len(chosen), func(i, j int) { chosen[i], chosen[j] = chosen[j], chosen[i] })
 	chosen = chosen[:r.random]

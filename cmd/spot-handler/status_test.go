@@ -31,6 +31,7 @@ func readOnly(t *testing.T, forbidden string) (kubeconfig string) {
 	node := corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: "node-1", Annotations: map[string]string{interruption.Annotation: rec.String()}},
+		Spec:       corev1.NodeSpec{ProviderID: "aws:///eu-west-1a/" + rec.Instance},
 	}
 	answers := map[string]any{
 		"/api/v1/nodes":        corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, Items: []corev1.Node{node}},

@@ -104,31 +104,6 @@ func PoolOf(node *corev1.Node) Pool {
 	return Pool{}
 }
 
-// Label is a label with its value.
-type Label struct{ Key, Value string }
-
-// OnDemandLabels say of a Node that EC2 does not take it back at two minutes' notice: Karpenter's,
-// and that of EKS. SpotLabels say that it does: theirs, and that of eksctl, as in the chart's values.
-var (
-	OnDemandLabels = []Label{{"karpenter.sh/capacity-type", "on-demand"}, {"eks.amazonaws.com/capacityType", "ON_DEMAND"}}
-	SpotLabels     = []Label{{"karpenter.sh/capacity-type", "spot"}, {"eks.amazonaws.com/capacityType", "SPOT"}, {"node-lifecycle", "spot"}}
-)
-
-// OnDemand is the first of OnDemandLabels that the Node has.
-func OnDemand(node *corev1.Node) (Label, bool) { return firstOf(OnDemandLabels, node) }
-
-// Spot is the first of SpotLabels that the Node has.
-func Spot(node *corev1.Node) (Label, bool) { return firstOf(SpotLabels, node) }
-
-func firstOf(labels []Label, node *corev1.Node) (Label, bool) {
-	for _, l := range labels {
-		if node.Labels[l.Key] == l.Value {
-			return l, true
-		}
-	}
-	return Label{}, false
-}
-
 // InstanceID is the EC2 instance of a Node: the last path segment of its provider ID
 // (aws:///eu-west-1a/i-0123456789abcdef0) if that names one, because nobody can change it.
 // Otherwise it comes from the label, which the node's own kubelet can write, or else it is that

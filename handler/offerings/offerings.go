@@ -39,11 +39,11 @@ type Offering struct {
 	Zone string `json:"zone"`
 }
 
-// Of is the offering of a spot node; false if it is none, or if its labels do not say which.
+// Of is the offering of a spot node; false if its labels do not say that it is one, or of which.
 func Of(node *corev1.Node) (Offering, bool) {
 	o := Offering{node.Labels[corev1.LabelInstanceTypeStable], node.Labels[corev1.LabelTopologyZone]}
-	_, onDemand := nodes.OnDemand(node)
-	return o, !onDemand && o.Type != "" && o.Zone != ""
+	_, spot := nodes.Spot(node)
+	return o, spot && o.Type != "" && o.Zone != ""
 }
 
 // Loss is an offering of which a pool has lost a node, or is said to lose one soon.

@@ -31,9 +31,19 @@ func TestTooMany(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				onDemand, other := spotNode("m5.large", "a"), spotNode("m5.large", "a")
-				onDemand.Labels["karpenter.sh/capacity-type"], other.Labels["karpenter.sh/nodepool"] = "on-demand", "other"
-				standing := []*corev1.Node{onDemand, other}
+				other := spotNode("m5.large", "a")
+				other.Labels["karpenter.sh/nodepool"] = "other"
+				standing := []*corev1.Node{other}
+				for range 200 { // nodes of the same pool that are not spot
+					for _, capacity := range []string{"on-demand", "reserved", ""} {
+						another := spotNode("m5.large", "a")
+						another.Labels["karpenter.sh/capacity-type"] = capacity
+						standing = append(standing, another)
+					}
+					unlabelled := spotNode("m5.large", "a")
+					delete(unlabelled.Labels, "karpenter.sh/capacity-type")
+					standing = append(standing, unlabelled)
+				}
 				for range tt.standing {
 					standing = append(standing, spotNode("c5.large", "b"))
 				}

@@ -80,6 +80,7 @@ func interruptedNode() *corev1.Node {
 			UID:  "node-uid",
 			Labels: map[string]string{
 				nodePoolLabel:            "spot",
+				capacityTypeLabel:        "spot",
 				corev1.LabelTopologyZone: "eu-west-1b",
 				"example.com/tier":       "silver",
 			},

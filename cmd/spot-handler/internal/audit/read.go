@@ -32,7 +32,7 @@ type Options struct {
 	// MaxShare is how many percent of a workload may be on one offering.
 	MaxShare int
 	// AtRisk reports whether EC2 might take the node at two minutes' notice; nil takes those that
-	// are not on demand.
+	// are by [nodes.AtRisk].
 	AtRisk func(*corev1.Node) bool
 }
 
@@ -42,16 +42,16 @@ const arrival = 10 * time.Second
 // Take takes what the checks of workloads need from a cluster that was read.
 func Take(c cluster.Cluster, o Options) Snapshot {
 	s := Snapshot{At: c.At, MaxShare: o.MaxShare, Nodes: c.Nodes, Budgets: c.Budgets, Idle: c.Idle, Grace: interruption.SpotNotice - arrival - o.Margin, OnDemand: nodes.OnDemandLabels[0]}
+	atRisk := o.AtRisk
+	if atRisk == nil {
+		atRisk = nodes.AtRisk(c.Nodes)
+	}
 	safe := map[string]bool{}
 	for _, n := range c.Nodes {
-		label, onDemand := nodes.OnDemand(n)
-		if onDemand {
+		if label, onDemand := nodes.OnDemand(n); onDemand {
 			s.OnDemand = label
 		}
-		safe[n.Name] = onDemand
-		if o.AtRisk != nil {
-			safe[n.Name] = !o.AtRisk(n)
-		}
+		safe[n.Name] = !atRisk(n)
 	}
 	around := drain.Situation{
 		Interruption: drain.Interruption{Taint: marks.Taint(interruption.Record{Kind: interruption.SpotInterruption}), Deadline: c.At.Add(interruption.SpotNotice - arrival)}, // without a deadline, some would stay
