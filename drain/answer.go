@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"slices"
@@ -15,10 +16,11 @@ import (
 type outcome int
 
 const (
-	accepted  outcome = iota // 200, 201
-	podGone                  // 404
-	refused                  // by a budget, a terminating namespace or admission
-	transient                // anything else: try again
+	accepted   outcome = iota // 200, 201
+	podGone                   // 404
+	refused                   // by a budget, a terminating namespace or admission
+	unanswered                // within the time that the request has: admission might hang
+	transient                 // anything else: try again
 )
 
 // answer is what the API server's reply to a request means.
@@ -49,6 +51,9 @@ func (a answer) code() string {
 func classify(err error) answer {
 	if err == nil {
 		return answer{outcome: accepted, status: http.StatusCreated}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return answer{outcome: unanswered, reason: err.Error()}
 	}
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

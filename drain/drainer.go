@@ -134,7 +134,7 @@ func (d *Drainer) Run(ctx context.Context) error {
 		if !ok {
 			break
 		}
-		requests.Go(func() { d.pace.do(t, func() bool { return d.attempt(ctx, t) }) })
+		requests.Go(func() { d.pace.do(t, func() bool { return d.attempt(t) }) })
 	}
 	requests.Wait()
 	d.mu.Lock()

@@ -2,7 +2,7 @@ package drain
 
 import (
 	"container/heap"
-	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -12,7 +12,7 @@ import (
 
 // attempt takes a task one step further, as the plan now says. It reports whether the API
 // server was too busy for it.
-func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
+func (d *Drainer) attempt(t *task) (busy bool) {
 	lane := t.lane
 	t.lane = nil
 	defer func() {
@@ -47,16 +47,21 @@ func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 	if decision.Action == SurgeNow {
 		lane() // the others can count without it
 	}
-	did, err := d.request(ctx, decision)
-	return d.settle(t, decision, did, err)
+	within := answersWithin(time.Now(), decision, t.unanswered)
+	did, err := d.request(t.session.going, decision, within)
+	answer := classify(err)
+	if answer.outcome == unanswered {
+		answer.reason = fmt.Sprintf("not answered within %s; an admission webhook might hang", within.Round(time.Second))
+	}
+	return d.settle(t, decision, did, answer)
 }
 
 // tellAfter is the refusal in a row at which people are notified. That a budget lets pods go one
 // after the other is its purpose, and not worth an Event.
 const tellAfter = 4
 
-// unanswered are what is logged of requests that are made again.
-var unanswered = map[Action]string{
+// triedAgain are what is logged of requests that are made again.
+var triedAgain = map[Action]string{
 	SurgeNow: "surge pod",
 	Evict:    "evict pod",
 	Force:    "delete pod past its disruption budget",
@@ -66,8 +71,9 @@ var unanswered = map[Action]string{
 
 // settle takes in what has become of a request: the pod is on its way, or the task waits or is tried
 // again.
-func (d *Drainer) settle(t *task, decision Decision, did Action, err error) (busy bool) {
-	s, answer := t.session, classify(err)
+func (d *Drainer) settle(t *task, decision Decision, did Action, answer answer) (busy bool) {
+	s, hangs := t.session, answer.outcome == unanswered && t.unanswered
+	t.unanswered = answer.outcome == unanswered
 	log := d.opts.Logger.With().Str("node", s.node).Str("pod", t.pod.Namespace+"/"+t.pod.Name).Logger()
 	if !answer.settled() {
 		t.attempt++
@@ -103,16 +109,16 @@ func (d *Drainer) settle(t *task, decision Decision, did Action, err error) (bus
 			log.Warn().Str("reason", refusal).Msg("pod deleted past its disruption budget")
 			d.opts.Events.EvictionForced(s.node, t.pod, refusal)
 		}
-	case answer.outcome == refused && did == SurgeNow: // by admission: the pod is held, like any other
+	case did == SurgeNow && (answer.outcome == refused || hangs): // by admission: the pod is held, like any other
 		level := zerolog.WarnLevel
 		if s.fix(t.state, answer.reason) {
 			level = zerolog.DebugLevel // it was said about another pod
 		}
 		s.note(func() { t.state.task = nil })
-		log.WithLevel(level).Err(err).Msg("surge pod; it is held instead")
+		log.WithLevel(level).Str("reason", answer.reason).Msg("surge pod; it is held instead")
 		d.opts.Notify(s.node)
-	case answer.outcome == refused && did == Evict:
-		first, blocked := s.refused(t.state, answer, t.attempt >= tellAfter)
+	case did == Evict && (answer.outcome == refused || answer.outcome == unanswered):
+		first, blocked := s.refused(t.state, answer, t.unanswered || t.attempt >= tellAfter)
 		log.Debug().Str("reason", answer.reason).Int("attempt", t.attempt).Msg("eviction refused")
 		d.retry(t, decision, answer)
 		if blocked {
@@ -122,7 +128,8 @@ func (d *Drainer) settle(t *task, decision Decision, did Action, err error) (bus
 			d.opts.Notify(s.node)
 		}
 	default: // the answer says nothing about the pod
-		log.Debug().Err(err).Int("attempt", t.attempt).Msg(unanswered[did])
+		s.note(func() { t.state.failure = answer.reason })
+		log.Debug().Str("reason", answer.reason).Int("attempt", t.attempt).Msg(triedAgain[did])
 		d.retry(t, decision, answer)
 	}
 	return answer.busy()

@@ -108,6 +108,7 @@ func (p *planner) decide(pod *corev1.Pod) Decision {
 	d.Grace = clampedGrace(p.now, pod, p.Deadline, p.Policy.Margin)
 	d.Latest = evictionDeadline(pod, p.Deadline, p.Policy.Margin)
 	d.At = p.startOf(pod, d.Latest, d.withGang)
+	d.deletedIfRefused = p.blocked(pod) == Delete
 	if p.Policy.Strategy == Surge {
 		d.NoSurge = p.noSurge(pod, d.workload, d.preference)
 		d.Surge = d.NoSurge == ""

@@ -24,6 +24,8 @@ type task struct {
 	surged   bool                 // by this task
 	returned bool                 // by this task
 
+	unanswered bool // its last request was not answered in time
+
 	lane func() // gives its lane back; nil if it has none
 
 	timer *time.Timer // set while it waits for its next attempt; nil if only a wake ends the wait

@@ -17,21 +17,43 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// evictTimeout bounds one eviction request. The API server answers in milliseconds. An
-// admission webhook can take up to 30 s, a quarter of all the time there is: it is better to
-// ask again.
-const evictTimeout = 10 * time.Second
+const (
+	// evictTimeout bounds a request. The API server answers in milliseconds. An admission webhook can
+	// take up to 30 s, a quarter of all the time there is: it is better to ask again.
+	evictTimeout = 10 * time.Second
+
+	// longEvictTimeout is for an eviction that was not answered within evictTimeout: the API server
+	// waits for a webhook for 30 s at most, and then says why it refuses the eviction.
+	// https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#timeouts
+	longEvictTimeout = 31 * time.Second
+)
+
+// answersWithin is how long to wait for the answer to a request. An eviction that was not answered
+// before gets more time, but not past its eviction deadline if the pod can be deleted then.
+func answersWithin(now time.Time, d Decision, unansweredBefore bool) time.Duration {
+	switch {
+	case d.Action != Evict || !unansweredBefore:
+		return evictTimeout
+	case !d.Latest.IsZero() && (now.Before(d.Latest) || d.deletedIfRefused):
+		return min(longEvictTimeout, max(evictTimeout, d.Latest.Sub(now)))
+	}
+	return longEvictTimeout
+}
 
 // ReasonForced is the reason of the DisruptionTarget condition of a pod that is deleted past its
 // budget.
 const ReasonForced = "DeletionBySpotHandler"
 
 // request makes the request that the decision asks for, and says what it has done: a pod that was to
-// be given back can have been ended instead. A request is not cut short when the process stops: the
-// API server could have charged the budget without having deleted the pod.
-func (d *Drainer) request(ctx context.Context, decision Decision) (did Action, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), evictTimeout)
+// be given back can have been ended instead. A request is not cut short within evictTimeout when ctx
+// ends: the API server could have charged the budget without having deleted the pod.
+func (d *Drainer) request(ctx context.Context, decision Decision, within time.Duration) (did Action, err error) {
+	began, ended := time.Now(), ctx
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
 	defer cancel()
+	if within > evictTimeout {
+		defer context.AfterFunc(ended, func() { time.AfterFunc(time.Until(began.Add(evictTimeout)), cancel) })()
+	}
 	switch decision.Action {
 	case SurgeNow:
 		return SurgeNow, PatchSurge(ctx, d.opts.Pods, decision.Pod, time.Now())

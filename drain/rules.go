@@ -45,7 +45,7 @@ func isPastLatest(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	switch {
 	case d.Latest.IsZero() || p.now.Before(d.Latest):
 		return "", ""
-	case p.Refused[pod.UID] && p.blocked(pod) == Delete:
+	case p.Refused[pod.UID] && d.deletedIfRefused:
 		return Force, "eviction deadline has come, and the eviction is still refused"
 	}
 	return Evict, "eviction deadline has come"

@@ -23,6 +23,8 @@ type session struct {
 	opened  func() // gives its place among those that open back
 	stop    context.CancelFunc
 	ctx     context.Context // ends with stop
+	going   context.Context // ends with ctx, and when the drain is cancelled
+	halt    context.CancelFunc
 	began   time.Time
 
 	mu      sync.Mutex
@@ -56,6 +58,7 @@ func startSession(ctx context.Context, d *Drainer, node string) *session {
 		opened: sync.OnceFunc(func() { close(opened) }),
 	}
 	s.ctx, s.stop = context.WithCancel(ctx)
+	s.going, s.halt = context.WithCancel(s.ctx)
 	s.watch = newPodWatch(d.opts, node, s.changed, func() {
 		time.AfterFunc(planWithin, s.opened)
 		d.opts.Notify(node)
@@ -113,6 +116,7 @@ func (s *session) cancel() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.off = true
+	s.halt()
 	return s.working == 0
 }
 

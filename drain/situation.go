@@ -185,6 +185,8 @@ type Decision struct {
 	waits bool
 	// takes: the action needs one of what the workload has to give.
 	takes bool
+	// deletedIfRefused: the pod is deleted at Latest if its eviction is still refused.
+	deletedIfRefused bool
 }
 
 // Moves reports whether the pod has to leave the node.

@@ -32,6 +32,7 @@ type tracked struct {
 	forcing bool   // the time has come to delete it past its disruption budget
 
 	refusal  string // of its eviction; empty once it was sent away
+	failure  string // what its last request failed of that says nothing about the pod
 	ofBudget bool   // by a disruption budget
 	blocked  bool   // refused for seconds
 }
@@ -64,7 +65,7 @@ func (s *session) result(left func(pod *corev1.Pod, refusal string)) (r interrup
 		case t.stays():
 			r.Left++
 			r.Refusal = cmp.Or(t.refusal, r.Refusal)
-			left(t.pod, t.refusal)
+			left(t.pod, cmp.Or(t.refusal, t.failure))
 		case t.sent == forceDeleted:
 			r.Forced++
 		case t.sent == cutShort, !t.gone:
