@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/handler/interruption"
 )
 
 // task is one pod's eviction, from when it is due until the API server has accepted it.
@@ -29,6 +31,7 @@ type task struct {
 	lane func() // gives its lane back; nil if it has none
 
 	timer *time.Timer // set while it waits for its next attempt; nil if only a wake ends the wait
+	fires time.Time   // when that is
 }
 
 // before reports whether the task goes first where not both can.
@@ -80,7 +83,7 @@ func (q *queue) after(t *task, d time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.endedLocked(t) {
-		t.timer = time.AfterFunc(d, func() { q.wakeTask(t) })
+		t.timer, t.fires = time.AfterFunc(d, func() { q.wakeTask(t) }), time.Now().Add(d)
 		q.waitLocked(t)
 	}
 }
@@ -124,7 +127,8 @@ func (q *queue) leaveLocked(t *task) bool {
 }
 
 // due changes when a task of the queue has to begin, after its deadline has changed. A task
-// that is under way learns it from its decision.
+// that is under way learns it from its decision. One that waits for its next attempt, and was not due
+// yet, waits no longer than until then.
 func (q *queue) due(t *task, at time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -132,9 +136,14 @@ func (q *queue) due(t *task, at time.Time) {
 	if !t.ready && !waits || t.latest.Equal(at) {
 		return
 	}
+	now, early := time.Now(), t.latest.IsZero() || time.Now().Before(t.latest)
 	t.latest = at
 	if t.ready {
 		heap.Init(&q.heap)
+	}
+	if t.timer != nil && early && !at.IsZero() && at.Before(t.fires) {
+		t.fires = interruption.Later(at, now)
+		t.timer.Reset(t.fires.Sub(now))
 	}
 }
 
@@ -258,15 +267,29 @@ func (d *Drainer) park(t *task, decision Decision) {
 	d.deployments.look(decision.workload)
 }
 
-// retry puts a task back until the API server wants to be asked again, or until its pod's
-// eviction deadline: a busy server says up to 32 s. If that came while the request was under
-// way the task is tried at once, as its decision might be another one now.
+// retry puts a task back until the API server is to be asked again.
 func (d *Drainer) retry(t *task, decision Decision, answer answer) {
-	wait := max(answer.retryAfter, retryIn(t.attempt))
-	if t.asked.Before(decision.Latest) {
-		wait = min(wait, max(0, time.Until(decision.Latest)))
+	d.queue.after(t, retryAfter(time.Now(), t.asked, decision.Latest, answer, retryIn(t.attempt)))
+}
+
+// lateRetry is the longest wait for another attempt once the pod's eviction deadline has passed. A
+// busy API server asks for up to 32 s, which is more than such a pod has.
+const lateRetry = 2 * time.Second
+
+// retryAfter is how long an attempt waits that follows one decided at asked: as the API server wants,
+// and no less than backoff, but not past the pod's eviction deadline. If that has come while the request
+// was under way there is no wait, as the decision might be another one now.
+func retryAfter(now, asked, latest time.Time, answer answer, backoff time.Duration) time.Duration {
+	wait := max(answer.retryAfter, backoff)
+	switch {
+	case latest.IsZero():
+		return wait
+	case asked.Before(latest):
+		return min(wait, max(0, latest.Sub(now)))
+	case answer.outcome == refused: // the watch of its budget ends the wait earlier
+		return max(min(answer.retryAfter, lateRetry), backoff)
 	}
-	d.queue.after(t, wait)
+	return min(wait, lateRetry/2+backoff%(lateRetry/2)) // as backoff has jitter, so has this
 }
 
 // retryIn is when a refused eviction is tried again if nothing wakes it earlier: from half a
