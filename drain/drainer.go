@@ -113,7 +113,7 @@ func New(opts Options) *Drainer {
 	d.claims = newObjectCache("claim", lookups, opts.Notify, readClaim(opts.Dynamic))
 	d.preferences = newObjectCache("preferences", lookups, opts.Notify, readPreferences(opts.Dynamic))
 	d.around = newObjectCache("surroundings", lookups, opts.Notify, readSurroundings(opts.Dynamic))
-	d.lanes, d.pace = newLanes(d.queue.push), newPace(requestsAtOnce, d.queue.push)
+	d.lanes, d.pace = newLanes(d.queue.push, d.allowed), newPace(requestsAtOnce, d.queue.push)
 	d.starts = &waveStarts{work: d.waves}
 	d.budgets = newBudgetWatch(opts, d.budgetAllows, d.starts.stale)
 	d.deployments = newSurgeWatch(opts, lookups, d.deploymentAllows)
@@ -151,6 +151,15 @@ func (d *Drainer) budgetAllows(budget *policyv1.PodDisruptionBudget) {
 	d.queue.wake(int(budget.Status.DisruptionsAllowed), types.NamespacedName{Namespace: budget.Namespace}, func(t *task) bool {
 		return covers(budget, t.pod.Labels)
 	})
+}
+
+// allowed is how many pods like this one its budget lets go now.
+func (d *Drainer) allowed(pod *corev1.Pod) int {
+	budgets := d.budgets.of(pod)
+	if len(budgets) == 0 {
+		return 0
+	}
+	return int(budgets[0].Status.DisruptionsAllowed)
 }
 
 // deploymentAllows lets pods try again that wait for their Deployment.

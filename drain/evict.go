@@ -1,25 +1,18 @@
 package drain
 
 import (
-	"container/heap"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // attempt takes a task one step further, as the plan now says. It reports whether the API
 // server was too busy for it.
 func (d *Drainer) attempt(t *task) (busy bool) {
-	lane := t.lane
-	t.lane = nil
-	defer func() {
-		if lane != nil {
-			lane()
-		}
-	}()
+	turn := t.turn
+	t.turn = nil
+	defer func() { turn.end() }()
 	if !t.session.enter() {
 		return false
 	}
@@ -35,8 +28,9 @@ func (d *Drainer) attempt(t *task) (busy bool) {
 		d.park(t, decision)
 		return false
 	}
-	if lane == nil {
-		if lane = d.enterLane(t, decision); lane == nil {
+	if turn == nil {
+		ok := false
+		if turn, ok = d.enterLane(t, decision); !ok {
 			return false
 		}
 	}
@@ -45,8 +39,9 @@ func (d *Drainer) attempt(t *task) (busy bool) {
 		return false
 	}
 	if decision.Action == SurgeNow {
-		lane() // the others can count without it
+		turn.end() // the others can count without it
 	}
+	turn.begin()
 	within := answersWithin(time.Now(), decision, t.unanswered)
 	did, err := d.request(t.session.going, decision, within)
 	answer := classify(err)
@@ -133,131 +128,4 @@ func (d *Drainer) settle(t *task, decision Decision, did Action, answer answer) 
 		d.retry(t, decision, answer)
 	}
 	return answer.busy()
-}
-
-// laneTime is how long one eviction can keep the others under its budget waiting. It takes
-// milliseconds, but a slow admission webhook must not hold up all of them.
-const laneTime = 250 * time.Millisecond
-
-// lanes lets requests go one after the other, the most urgent first, whatever nodes their pods are
-// on: those that begin the surges of one Deployment, of which maxSurge go, and the evictions under
-// one disruption budget. Each of these writes the budget's status; if two do so at the same time,
-// the API server makes one wait for half a second before it tries again, up to twenty times.
-// Many at once are slower than one by one, and some time out.
-// https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/registry/core/pod/storage/eviction.go
-type lanes struct {
-	push func(*task) // puts a task back into the queue when its turn has come
-
-	mu    sync.Mutex
-	taken map[lane]*taskHeap // who waits
-}
-
-// lane is that of a Deployment or of a budget.
-type lane struct {
-	deployment types.NamespacedName
-	budget     types.UID
-}
-
-func newLanes(push func(*task)) *lanes {
-	return &lanes{push: push, taken: map[lane]*taskHeap{}}
-}
-
-// enter takes the lane and returns what gives it back. If the lane is taken it returns nil: the
-// task is put back into the queue when its turn has come, the most urgent first, and then has the
-// lane. So it is if gather says how long others that are more urgent can still come.
-func (l *lanes) enter(in lane, t *task, gather func() time.Duration) (leave func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if waiting, ok := l.taken[in]; ok {
-		heap.Push(waiting, t)
-		return nil
-	}
-	l.taken[in] = &taskHeap{}
-	if wait := gather(); wait > 0 {
-		heap.Push(l.taken[in], t)
-		l.open(in, wait, gather)
-		return nil
-	}
-	return l.turn(in)
-}
-
-// The nodes that are lost together are planned one by one. Where not all of their pods can go, those
-// that are due first go first, so they have to be known.
-const (
-	together = 300 * time.Millisecond // from the first to the last of such nodes
-	planned  = time.Second            // until a node's first plan is carried out, at most
-	sameTime = 100 * time.Millisecond // until all plans are carried out that are due at one time
-)
-
-// enterLane takes the lane that the decision needs, if any, and returns what gives it back; nil if
-// the task waits for it, see lanes.enter.
-func (d *Drainer) enterLane(t *task, decision Decision) (leave func()) {
-	asked := t.asked
-	gathering := func() time.Duration { return min(d.gathering(), planned-time.Since(asked)) }
-	if decision.Action == SurgeNow {
-		return d.lanes.enter(lane{deployment: decision.workload}, t, gathering)
-	}
-	budgets := d.budgets.of(t.pod)
-	if decision.Action != Evict || len(budgets) == 0 {
-		return func() {}
-	}
-	budget := budgets[0]
-	return d.lanes.enter(lane{budget: budget.UID}, t, func() time.Duration {
-		if t.attempt > 0 || budget.Status.DisruptionsAllowed >= budget.Status.ExpectedPods { // it was woken in its turn, or all can go
-			return 0
-		}
-		return max(sameTime-time.Since(asked), gathering())
-	})
-}
-
-// gathering is how long to wait for nodes whose drain has just begun and that have not been planned;
-// zero or less if there is none.
-func (d *Drainer) gathering() (wait time.Duration) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if time.Since(d.newest) >= planned {
-		return 0
-	}
-	for _, s := range d.sessions {
-		began := time.Since(s.began)
-		if _, ok := s.interruption(); !ok && began < planned {
-			return sameTime
-		}
-		wait = max(wait, together-began)
-	}
-	return wait
-}
-
-// open begins the turns once nobody else is to come.
-func (l *lanes) open(in lane, wait time.Duration, gather func() time.Duration) {
-	time.AfterFunc(wait, func() {
-		if wait := gather(); wait > 0 {
-			l.open(in, wait, gather)
-			return
-		}
-		l.next(in)
-	})
-}
-
-// turn is one task's time in the lane.
-func (l *lanes) turn(in lane) (leave func()) {
-	once := sync.OnceFunc(func() { l.next(in) })
-	slow := time.AfterFunc(laneTime, once)
-	return func() {
-		slow.Stop()
-		once()
-	}
-}
-
-func (l *lanes) next(in lane) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	waiting := l.taken[in]
-	if waiting.Len() == 0 {
-		delete(l.taken, in)
-		return
-	}
-	t := heap.Pop(waiting).(*task)
-	t.lane = l.turn(in)
-	l.push(t)
 }

@@ -28,7 +28,7 @@ type task struct {
 
 	unanswered bool // its last request was not answered in time
 
-	lane func() // gives its lane back; nil if it has none
+	turn *turn // in its lane, if it was given one
 
 	timer *time.Timer // set while it waits for its next attempt; nil if only a wake ends the wait
 	fires time.Time   // when that is
