@@ -122,6 +122,7 @@ func TestParseNamesAllProblems(t *testing.T) {
 			map[string]string{"SPOT_HANDLER_KUBE_API_QPS": "5"},
 			[]string{"--watch-spot is no longer a flag: --watch lists", "--receivers is no longer a flag", "--notice-networks", "--rebalance-capacity is no longer a flag: --rebalance=fallback", "SPOT_HANDLER_KUBE_API_QPS is no longer a variable"}},
 		"queue url":   {[]string{"queue", "--queue-url=my-queue"}, nil, []string{"--queue-url ("}},
+		"FIFO queue":  {[]string{"queue", "--queue-url=https://sqs.eu-west-1.amazonaws.com/1/q.fifo"}, nil, []string{"--queue-url (", "standard queue"}},
 		"managed tag": {[]string{"queue", "--queue-url=http://a/q"}, map[string]string{"SPOT_HANDLER_MANAGED_TAG": "team=blue"}, []string{"SPOT_HANDLER_MANAGED_TAG is no longer a variable", "--node-selector"}},
 		"rebalances":  {[]string{"imds", "--node-name=a", "--max-concurrent-rebalances=0%", "--rebalance-ttl=-1s", "--calm=25h"}, nil, []string{"--max-concurrent-rebalances (SPOT_HANDLER_MAX_CONCURRENT_REBALANCES)", "--rebalance-ttl (", "--calm (SPOT_HANDLER_CALM): 25h0m0s: want 0s (off) to 24h"}},
 		"hooks": {[]string{"queue", "--queue-url=https://sqs/1/q", "--heartbeat-until=49h"}, nil,

@@ -198,6 +198,10 @@ func (c *settings) check() (problems []error) {
 	case modeQueue:
 		if u, err := url.Parse(c.queueURL); err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
 			bad("queue-url", "%q: want the queue's URL, such as https://sqs.eu-west-1.amazonaws.com/123456789012/spot-handler", c.queueURL)
+		} else if strings.HasSuffix(u.Path, ".fifo") {
+			// SQS hands out no further message of a group while one is being worked on, and EventBridge
+			// sends all with one group.
+			bad("queue-url", "%q: want a standard queue: a FIFO queue would hold all notices back behind one that waits for its node", c.queueURL)
 		}
 	}
 	return problems
