@@ -62,18 +62,13 @@ func newShape(pool, source *nodePool, node *corev1.Node) *shape {
 	return s
 }
 
-// preferOnDemand takes on-demand instances wherever the pool has them: the replacement of a spot
-// instance has to be there in two minutes, and to stay.
+// preferOnDemand leaves out spot instances if the pool has on-demand ones: the replacement of a spot
+// instance has to be there in two minutes, and to stay. Reserved instances stay, too, and are paid for
+// anyway: Karpenter takes them first if a NodeClaim allows them.
 func (s *shape) preferOnDemand() {
-	capacity := constraintOn(capacityTypeLabel, s.given)
-	if !capacity.Allows(onDemand) {
-		return
+	if constraintOn(capacityTypeLabel, s.given).Allows(onDemand) {
+		s.need(requirement{Key: capacityTypeLabel, Operator: "NotIn", Values: []string{spot}})
 	}
-	values := []string{onDemand}
-	if slices.Contains(capacity.In, reserved) {
-		values = append(values, reserved)
-	}
-	s.need(requirement{Key: capacityTypeLabel, Operator: "In", Values: values})
 }
 
 // declares reports whether the pool says anything about the label.
@@ -238,9 +233,12 @@ func unmet(r requirement, met bool) string {
 	return strings.TrimSpace(fmt.Sprintf("needs %s %s %s", r.Key, r.Operator, strings.Join(r.Values, ",")))
 }
 
-// aliases are older names of well-known labels, which Karpenter reads as these.
+// aliases are other names of well-known labels, which Karpenter and its AWS provider read as these.
+// https://github.com/kubernetes-sigs/karpenter/blob/v1.14.1/pkg/apis/v1/labels.go
+// https://github.com/aws/karpenter-provider-aws/blob/v1.14.1/pkg/operator/operator.go
 var aliases = map[string]string{
 	corev1.LabelFailureDomainBetaZone:   corev1.LabelTopologyZone,
+	"topology.ebs.csi.aws.com/zone":     corev1.LabelTopologyZone,
 	corev1.LabelFailureDomainBetaRegion: corev1.LabelTopologyRegion,
 	corev1.LabelInstanceType:            corev1.LabelInstanceTypeStable,
 	"beta.kubernetes.io/arch":           corev1.LabelArchStable,

@@ -73,6 +73,7 @@ func TestAdmit(t *testing.T) {
 	const zone, arch, typ = corev1.LabelTopologyZone, corev1.LabelArchStable, corev1.LabelInstanceTypeStable
 	mixed := requires(`[{"key":"karpenter.sh/capacity-type","operator":"In","values":["spot","on-demand"]}]`)
 	elsewhere := requires(`[{"key":"topology.kubernetes.io/zone","operator":"In","values":["eu-west-1c"]}]`)
+	byDriver := requires(`[{"key":"topology.ebs.csi.aws.com/zone","operator":"In","values":["eu-west-1c"]}]`)
 	for name, tt := range map[string]struct {
 		change []func(*unstructured.Unstructured)
 		pod    *corev1.Pod
@@ -104,6 +105,9 @@ func TestAdmit(t *testing.T) {
 		"other architecture":            {pod: selects(arch, "arm64"), reason: "needs kubernetes.io/arch=arm64"},
 		"one of the zones":              {pod: selects(zone, "eu-west-1a"), needed: []requirement{{Key: zone, Operator: "In", Values: []string{"eu-west-1a"}}}},
 		"old name of the zone":          {pod: selects(corev1.LabelFailureDomainBetaZone, "eu-west-1a"), needed: []requirement{{Key: zone, Operator: "In", Values: []string{"eu-west-1a"}}}},
+		"zone of the EBS CSI driver":    {pod: selects("topology.ebs.csi.aws.com/zone", "eu-west-1a"), needed: []requirement{{Key: zone, Operator: "In", Values: []string{"eu-west-1a"}}}},
+		"pool that names zones by it":   {change: changes{byDriver}, pod: selects(zone, "eu-west-1a"), reason: "needs topology.kubernetes.io/zone=eu-west-1a"},
+		"alone in the driver's zone":    {pod: alone("topology.ebs.csi.aws.com/zone"), needed: []requirement{{Key: zone, Operator: "In", Values: []string{"eu-west-1b"}}}},
 		"zone outside the pool":         {pod: selects(zone, "eu-west-1c"), reason: "needs topology.kubernetes.io/zone=eu-west-1c"},
 		"volumes":                       {pod: withVolume(), needed: []requirement{{Key: zone, Operator: "In", Values: []string{"eu-west-1b"}}}},
 		"volumes elsewhere":             {change: changes{elsewhere}, pod: withVolume(), reason: "has volumes and needs topology.kubernetes.io/zone=eu-west-1b"},
@@ -125,6 +129,7 @@ func TestAdmit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			node := interruptedNode()
 			node.Labels["feature.node/avx"] = "true"
+			node.Labels["topology.ebs.csi.aws.com/zone"] = "eu-west-1b" // of its own driver, not inherited
 			source := decodePool(sourcePool())
 			s := newShape(pool(t, tt.change...), source, node)
 			s.preferOnDemand()
@@ -181,12 +186,11 @@ func onDemandIn(p *nodePool) *shape {
 
 // A pool of both capacity types replaces on demand.
 func TestOnDemandWhereThereIs(t *testing.T) {
-	in := func(values ...string) []requirement {
-		return []requirement{{Key: capacityTypeLabel, Operator: "In", Values: values}}
-	}
+	notSpot := []requirement{{Key: capacityTypeLabel, Operator: "NotIn", Values: []string{"spot"}}}
 	for list, want := range map[string][]requirement{
-		`["spot","on-demand"]`:            in("on-demand"),
-		`["spot","on-demand","reserved"]`: in("on-demand", "reserved"),
+		`["spot","on-demand"]`:            notSpot,
+		`["spot","on-demand","reserved"]`: notSpot,
+		`["on-demand","reserved"]`:        nil,
 		`["on-demand"]`:                   nil,
 		`["spot"]`:                        nil,
 	} {
@@ -195,7 +199,11 @@ func TestOnDemandWhereThereIs(t *testing.T) {
 			t.Errorf("%s: needed (-want +got):\n%s", list, diff)
 		}
 	}
-	if diff := cmp.Diff(in("on-demand"), onDemandIn(pool(t, requires(`[]`))).needed); diff != "" {
+	silent := onDemandIn(pool(t, requires(`[]`))) // Karpenter allows such a pool all three
+	if diff := cmp.Diff(notSpot, silent.needed); diff != "" {
 		t.Errorf("no requirement: needed (-want +got):\n%s", diff)
+	}
+	if !constraintOn(capacityTypeLabel, silent.needed).Allows("reserved") {
+		t.Error("no requirement: reserved instances, which are paid for, are excluded")
 	}
 }

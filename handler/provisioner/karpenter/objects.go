@@ -1,6 +1,7 @@
 package karpenter
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -66,7 +67,6 @@ const (
 const (
 	onDemand = "on-demand"
 	spot     = "spot"
-	reserved = "reserved"
 )
 
 var (
@@ -156,6 +156,13 @@ type requirement struct {
 	MinValues *int64   `json:"minValues,omitempty"`
 }
 
+// normalize gives labels that have several names the one that Karpenter uses.
+func normalize(requirements []requirement) {
+	for i, r := range requirements {
+		requirements[i].Key = cmp.Or(aliases[r.Key], r.Key)
+	}
+}
+
 // constraintOn joins the requirements on the key.
 func constraintOn(key string, requirements []requirement) (c provisioner.Constraint) {
 	for _, r := range requirements {
@@ -214,6 +221,7 @@ func decodePool(u *unstructured.Unstructured) *nodePool {
 		pool.Name, pool.Annotations = u.GetName(), u.GetAnnotations()
 	}
 	pool.ManagedFields = nil
+	normalize(pool.Spec.Template.Spec.Requirements)
 	return pool
 }
 
@@ -227,5 +235,6 @@ func decodeClaim(u *unstructured.Unstructured) *Claim {
 		claim.Labels, claim.Annotations = u.GetLabels(), u.GetAnnotations()
 	}
 	claim.ManagedFields = nil
+	normalize(claim.Spec.Requirements)
 	return claim
 }
