@@ -123,3 +123,23 @@ func (s *story) wantNothingWritten(server *sqsemu.Server) {
 		}
 	}
 }
+
+// A DaemonSet that only says what would be done starts with the permissions that the chart gives its
+// account, and reads with them all that it plans with.
+func TestDryRunOnTheNode(t *testing.T) {
+	s := tell(t, controlplane.Options{Audit: true})
+	node := s.bare("node", 1, 8)[0]
+	s.service("web", 2, quick)
+	server := s.imds(node)
+	d := s.runIMDS(server, node, "--drain=false", "--dry-run", "--provisioner=none")
+	server.Interrupt("terminate", time.Now().Add(2*time.Minute))
+	s.eventually("plans for the pods of web and the daemon's own", func() bool { return len(d.Lines("dry run: pod")) == 3 })
+	for _, used := range []right{{verb: "list", group: "apps", resource: "replicasets"}, {verb: "list", resource: "resourcequotas"}} {
+		if !s.used(dryRunAccount)[used] {
+			t.Errorf("did not %s", used)
+		}
+	}
+	if _, has := record(s.lastSeen(node.Name)); has {
+		t.Error("the dry run has left a record")
+	}
+}

@@ -14,10 +14,15 @@
   verbs: [patch]
 {{- end -}}
 
+{{/* Whether pods are drained by surge, which is the program's default: "true" or nothing. */}}
+{{- define "spot-handler.surges" -}}
+{{ if or (not .Values.flags.drainStrategy) (eq .Values.flags.drainStrategy "surge") }}true{{ end }}
+{{- end -}}
+
 {{/* A DaemonSet that only says what would be done. */}}
 {{- define "spot-handler.rules.dryRun" -}}
-# Read the pods of the node and what holds them: budgets, volumes, their Deployments, and what
-# their namespaces ask for.
+# Read the pods of the node and what holds them: budgets, volumes, and what their namespaces ask
+# for.
 - apiGroups: [""]
   resources: [pods]
   verbs: [list]
@@ -30,9 +35,18 @@
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get]
+{{- if include "spot-handler.surges" . }}
+# Read what decides whether a pod can be surged: its Deployment, who would adopt it, and quotas.
 - apiGroups: [apps]
   resources: [deployments]
   verbs: [get]
+- apiGroups: [apps]
+  resources: [replicasets, daemonsets]
+  verbs: [list]
+- apiGroups: [""]
+  resources: [resourcequotas]
+  verbs: [list]
+{{- end }}
 {{- if include "spot-handler.provisions" (list . "karpenter") }}
 # Read the pools, and what the replacement would have to hold.
 - apiGroups: [karpenter.sh]
@@ -162,7 +176,7 @@
 {{- define "spot-handler.rules.all" -}}
 {{ include "spot-handler.rules.mark" . }}
 {{ include "spot-handler.rules.drain" . }}
-{{- if or (not .Values.flags.drainStrategy) (eq .Values.flags.drainStrategy "surge") }}
+{{- if include "spot-handler.surges" . }}
 {{ include "spot-handler.rules.surge" . }}
 {{- end }}
 {{- if include "spot-handler.notices" . }}
