@@ -48,9 +48,6 @@ func (r *reconciliation) drain(ctx context.Context) (done bool, err error) {
 	if requestErr != nil { // it is made again, and so is worth waiting for as long as pods can wait
 		in.Capacity = drain.PendingCapacity
 	}
-	if err := r.start(ctx, &next, in, view); err != nil {
-		return true, err
-	}
 	status, ok := r.opts.Drainer.Drain(ctx, r.node.Name, in, view)
 	r.known.noteProgress(status)
 	switch {
@@ -59,8 +56,8 @@ func (r *reconciliation) drain(ctx context.Context) (done bool, err error) {
 	case status.Done:
 		return true, r.end(ctx, in, next, interruption.Drained)
 	}
-	if err := r.recordProgress(ctx, next, in, status); err != nil {
-		return true, err
+	if progressOf(r.rec, &next, in, status) {
+		r.progressBeside(ctx, next)
 	}
 	r.lookAgain(status.Next)
 	return true, requestErr
@@ -87,46 +84,43 @@ func (r *reconciliation) replace(ctx context.Context, next *interruption.Record,
 	return err
 }
 
-// start records what the next process has to know before the first eviction: which pools were tried, as
-// none is tried twice, and how many pods there were.
-func (r *reconciliation) start(ctx context.Context, next *interruption.Record, in drain.Interruption, view drain.View) error {
-	if was := r.rec.Replacement; was != nil && next.Replacement != nil && was.Tried != next.Replacement.Tried {
-		if err := r.progress(ctx, *next); err != nil {
-			return err
+// progressOf adds to the record how far its drain has come, and reports whether that is worth a write: the
+// next process has to know which pools were tried, as none is tried twice, and how many pods there were.
+func progressOf(was interruption.Record, next *interruption.Record, in drain.Interruption, status drain.Status) (worth bool) {
+	recorded := was.Replacement
+	if now := next.Replacement; recorded != nil && now != nil && recorded.Tried != now.Tried {
+		worth = true
+	}
+	note := func(news fact) {
+		worth = true
+		next.Phase = phaseAfter(next.Phase, news)
+		if news == podsWait || news == podsLeave || news == podRefused {
+			next.Pods = &interruption.Pods{Total: max(status.Total, len(status.Moving), podsOf(*next).Total), Refusal: interruption.Clip(status.Refusal)}
 		}
 	}
-	if next.Phase != interruption.Noticed || len(view.Moving) == 0 {
-		return nil
+	if next.Phase == interruption.Noticed {
+		recorded = next.Replacement // it comes with the rest
+		switch {
+		case len(status.Moving) == 0:
+			return worth
+		case in.Capacity == drain.PendingCapacity, in.Deadline.IsZero():
+			note(podsWait)
+		default:
+			note(podsLeave)
+		}
 	}
-	news := podsLeave
-	if in.Capacity == drain.PendingCapacity || in.Deadline.IsZero() {
-		news = podsWait
-	}
-	next.Phase = phaseAfter(next.Phase, news)
-	next.Pods = &interruption.Pods{Total: len(view.Moving)}
-	return r.advance(ctx, *next)
-}
-
-// recordProgress writes how far the drain has come, if that is worth a write.
-func (r *reconciliation) recordProgress(ctx context.Context, next interruption.Record, in drain.Interruption, status drain.Status) error {
-	var news fact
 	switch {
 	case status.Begun && (next.Phase == interruption.Replacing || next.Pods == nil):
-		news = podsLeave
-	case status.Refusal != "" && podsOf(next).Refusal == "":
-		news = podRefused
-	case next.Phase == interruption.Noticed || !replacementMoved(r.rec.Replacement, next.Replacement):
-		return nil
+		note(podsLeave)
+	case status.Refusal != "" && podsOf(*next).Refusal == "":
+		note(podRefused)
+	case !replacementMoved(recorded, next.Replacement):
 	case in.Capacity == drain.ReadyCapacity:
-		news = replacementReady
+		note(replacementReady)
 	default:
-		news = replacementNamed
+		note(replacementNamed)
 	}
-	next.Phase = phaseAfter(next.Phase, news)
-	if news == podsLeave || news == podRefused {
-		next.Pods = &interruption.Pods{Total: max(status.Total, podsOf(next).Total), Refusal: interruption.Clip(status.Refusal)}
-	}
-	return r.advance(ctx, next)
+	return worth
 }
 
 // fact is what moves the phase of a drain on.
@@ -177,18 +171,6 @@ func (k *known) noteProgress(status drain.Status) {
 			k.moved = interruption.Later(k.moved, pod.DeletionTimestamp.Time)
 		}
 	}
-}
-
-// advance writes the record of a drain that has made progress, and logs that it begins.
-func (r *reconciliation) advance(ctx context.Context, next interruption.Record) error {
-	before := r.rec.Phase
-	if err := r.progress(ctx, next); err != nil {
-		return err
-	}
-	if r.rec.Phase == interruption.Draining && before != interruption.Draining {
-		r.fields(r.opts.Logger.Info()).Int("pods", podsOf(r.rec).Total).Msg("draining")
-	}
-	return nil
 }
 
 // podsOf are those that the record counts; none before the drain has begun.

@@ -74,7 +74,9 @@ func (s *script) options(o *setup) {
 func step(t *testing.T, h *Handler) (time.Duration, error) {
 	t.Helper()
 	synctest.Wait()
-	return h.reconcile(t.Context(), "node-a")
+	again, err := h.reconcile(t.Context(), "node-a")
+	synctest.Wait()
+	return again, err
 }
 
 func story(t *testing.T, f func(t *testing.T, s *script, nodes *fakeNodes, h *Handler)) {

@@ -118,10 +118,12 @@ type Handler struct {
 
 	memory     memory
 	conditions conditions
+	progress   *fair.Lane // of the records that are written beside their drains
 }
 
 // New returns a Handler. It makes no call and starts nothing.
 func New(opts Options) *Handler {
+	opts.Nodes = bounded{opts.Nodes}
 	h := &Handler{
 		opts:    opts,
 		metrics: newMetrics(opts.Registerer),
@@ -129,6 +131,7 @@ func New(opts Options) *Handler {
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, 5*time.Second)),
 		writing:    semaphore.NewWeighted(acceptsAtOnce),
 		memory:     memory{byNode: map[string]*known{}},
+		progress:   fair.NewLane(progressPlaces, progressWaiting),
 		conditions: conditions{lane: fair.NewLane(conditionPlaces, conditionsWaiting)},
 	}
 	opts.Registerer.MustRegister(newActive(h.active))
@@ -173,6 +176,7 @@ func (h *Handler) Run(ctx context.Context) error {
 		})
 	}
 	context.AfterFunc(ctx, h.queue.ShutDown)
+	defer h.progress.Wait()
 	defer h.conditions.lane.Wait()
 	defer h.opts.Hooks.Wait()
 	defer h.opts.Workloads.Wait() // whoever leads next might take back what is under way

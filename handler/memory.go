@@ -20,6 +20,7 @@ type memory struct {
 type known struct {
 	rec             interruption.Record // as it was last read or written
 	resourceVersion string              // of our own last write
+	beside          *besideWrite        // nil if none is under way, see [reconciliation.progressBeside]
 	firstDue        time.Time           // when its reconciliation was first due
 
 	// What was said already.

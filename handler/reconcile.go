@@ -64,6 +64,7 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 // not yet.
 func (h *Handler) read(ctx context.Context, name string) *reconciliation {
 	k := h.memory.of(name)
+	h.memory.takeIn(k)
 	node, ok := h.opts.Index.Get(name)
 	if !ok {
 		h.nodeGone(ctx, name, k)
