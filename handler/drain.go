@@ -10,6 +10,7 @@ import (
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
+	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/workloads"
 )
@@ -28,9 +29,10 @@ func (r *reconciliation) drain(ctx context.Context) (done bool, err error) {
 		return true, r.endAgain(ctx)
 	}
 	r.known.begun = true
+	r.noteStart()
 	in := r.interruption()
 	view, ok := r.opts.Drainer.Look(ctx, r.node.Name, in)
-	end := r.rec.DrainEnd()
+	end := r.rec.DrainEndFrom(r.known.started)
 	r.lookAgain(end)
 	switch {
 	case !ok: // the drainer wakes us when it knows the pods
@@ -61,6 +63,20 @@ func (r *reconciliation) drain(ctx context.Context) (done bool, err error) {
 	}
 	r.lookAgain(status.Next)
 	return true, requestErr
+}
+
+// noteStart notes when the drain for this interruption has begun, unless another process has begun it. A
+// node that is not Ready by then has no time to be given.
+func (r *reconciliation) noteStart() {
+	k := r.known
+	if k.event == r.rec.Event {
+		return
+	}
+	takenOver := k.event == "" && r.rec.Phase != interruption.Noticed
+	k.event, k.started = r.rec.Event, time.Time{}
+	if !takenOver && nodes.Ready(r.node) {
+		k.started = time.Now()
+	}
 }
 
 // interruption is what the drain is planned with, before the replacement is asked about: mostly its

@@ -33,6 +33,8 @@ type known struct {
 
 	// Of the drain.
 	begun      bool                 // this process has looked after it
+	event      string               // of the interruption that it was looked after for
+	started    time.Time            // when, if nobody had before and the node was Ready
 	cancelling bool                 // it was cancelled, or is about to be
 	left       int                  // pods that have left since this process looks after it
 	moved      time.Time            // when the last one left, or has to have left

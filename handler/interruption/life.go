@@ -118,6 +118,15 @@ func (r Record) DrainEnd() time.Time {
 	return Later(r.Deadline.Add(-lastCall), r.Since().Add(emergency))
 }
 
+// DrainEndFrom is DrainEnd for a drain that could begin only at began, long after the notice was received:
+// it could not be recorded, or nobody led. Pods have the time of an emergency then.
+func (r Record) DrainEndFrom(began time.Time) time.Time {
+	if r.Deadline.IsZero() || began.IsZero() {
+		return r.DrainEnd()
+	}
+	return Later(r.DrainEnd(), began.Add(emergency))
+}
+
 // Past lists announcements that no longer stand, newest last: scheduled events, which are
 // announced again and again, and whatever somebody has cancelled.
 type Past []Announcement
