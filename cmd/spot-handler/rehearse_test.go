@@ -33,7 +33,16 @@ func TestDraw(t *testing.T) {
 	unlabelled := node("unlabelled", "aws:///eu-west-1a/i-0123456789abcdef3", nil)
 	spot := node("spot", "aws:///eu-west-1a/i-0123456789abcdef4", map[string]string{"karpenter.sh/capacity-type": "spot"})
 	draining := node("draining", "aws:///eu-west-1a/i-0123456789abcdef5", spot.Labels)
-	draining.Annotations = map[string]string{interruption.Annotation: "{}"}
+	now := time.Now().Truncate(time.Second)
+	draining.Annotations = map[string]string{interruption.Annotation: interruption.NewRecord(interruption.Notice{
+		Kind:       interruption.SpotInterruption,
+		Source:     interruption.Queue,
+		EventID:    "event-1",
+		InstanceID: "i-0123456789abcdef5",
+		Noticed:    now,
+		Received:   now,
+		Deadline:   now.Add(2 * time.Minute),
+	}).String()}
 
 	for name, tt := range map[string]struct {
 		more []*corev1.Node
@@ -48,7 +57,6 @@ func TestDraw(t *testing.T) {
 		"all, of which EC2 takes none ": {nil, "", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			now := time.Now()
 			r := rehearse.New(nil, rehearse.Options{
 				Loss:  plan.Loss{Kind: interruption.SpotInterruption, Deadline: time.Minute},
 				Rules: rulesOf(settings{mode: modeQueue}, nil),
