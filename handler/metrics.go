@@ -255,7 +255,13 @@ func (h *Handler) active() []activeNode {
 			if k.rec.Phase == "" || k.rec.Phase == interruption.Released || !slices.Contains(interruption.Kinds(), k.rec.Kind) {
 				continue
 			}
-			n := activeNode{kind: countedAs(k.rec), phase: k.rec.Phase, deadline: k.rec.Deadline, begun: begun(k.rec), replacement: noReplacement}
+			n := activeNode{
+				kind:        countedAs(k.rec),
+				phase:       k.rec.Phase,
+				deadline:    k.rec.Deadline,
+				begun:       begun(k.rec),
+				replacement: noReplacement,
+			}
 			if node, ok := h.opts.Index.Get(name); ok {
 				n.home = homeOf(node)
 			}

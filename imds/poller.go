@@ -113,7 +113,11 @@ func New(o Options) *Poller {
 			boxes[s.kind] = &outbox{}
 			p.boxes = append(p.boxes, boxes[s.kind])
 		}
-		p.watches = append(p.watches, &watch{subject: s, box: boxes[s.kind], backoff: awsfault.Pauses(firstBackoff, longestBackoff, backoffJitter)})
+		p.watches = append(p.watches, &watch{
+			subject: s,
+			box:     boxes[s.kind],
+			backoff: awsfault.Pauses(firstBackoff, longestBackoff, backoffJitter),
+		})
 	}
 	return p
 }

@@ -34,13 +34,18 @@ type asked struct {
 // cluster.
 func (a *asked) define(cmd *cobra.Command, output group, own ...group) {
 	where := titled("Cluster")
-	oneOf(output, (*string)(&a.format), "output", string(console.TableFormat), console.Formats(), "output `format`: table for people; json or yaml for programs, whose fields stay the same from version to version")
+	oneOf(output, (*string)(&a.format), "output", string(console.TableFormat), console.Formats(),
+		"output `format`: table for people; json or yaml for programs, whose fields stay the same from "+
+			"version to version")
 	output.Lookup("output").Shorthand = "o"
-	where.StringVar(&a.kubeconfig, "kubeconfig", "", "kubeconfig `file` (default: $KUBECONFIG, else ~/.kube/config, else the pod's service account)")
+	where.StringVar(&a.kubeconfig, "kubeconfig", "",
+		"kubeconfig `file` (default: $KUBECONFIG, else ~/.kube/config, else the pod's service account)")
 	where.StringVar(&a.context, "context", "", "`name` of the kubeconfig's context (default: its current one)")
 	where.StringVarP(&a.namespace, "namespace", "n", "", "read only pods of this `namespace` (default: of all)")
 	if cmd.Name() != "observe" { // which all others ask for its settings
-		where.StringVar(&a.daemonNamespace, "daemon-namespace", "", "`namespace` that spot-handler is installed in (default: the namespace of the service accounts in the chart's ClusterRoleBindings)")
+		where.StringVar(&a.daemonNamespace, "daemon-namespace", "",
+			"`namespace` that spot-handler is installed in (default: the namespace of the service accounts in "+
+				"the chart's ClusterRoleBindings)")
 	}
 	addGroups(cmd, append(own, output, where))
 	if cmd.ValidArgsFunction == nil {

@@ -43,9 +43,12 @@ not read. The exit code is 0 if everything was read, 1 if not, 2 is wrong use, a
 		Args: cobra.NoArgs,
 	}
 	show := titled("Output")
-	oneOf(show, &a.failOn, "fail-on", "", audit.Severities(), "exit with 3 if there is a finding of this `severity` or worse: critical or warning (default: never)")
+	oneOf(show, &a.failOn, "fail-on", "", audit.Severities(),
+		"exit with 3 if there is a finding of this `severity` or worse: critical or warning (default: never)")
 	show.StringVar(&a.baseline, "baseline", "", "accept what this `file` lists, printed by audit -o json before")
-	show.IntVar(&a.maxShare, "max-share", 50, "how many `percent` of a workload's pods may be on instances of one type in one zone, which EC2 takes back together")
+	show.IntVar(&a.maxShare, "max-share", 50,
+		"how many `percent` of a workload's pods may be on instances of one type in one zone, which EC2 "+
+			"takes back together")
 	a.define(cmd, show)
 	cmd.RunE = a.run
 	return cmd
@@ -67,16 +70,21 @@ func (a *auditCommand) run(cmd *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
-	cfg, _, err := c.settings(ctx)
+	cfg, err := c.settings(ctx)
 	if err != nil {
 		return err
 	}
-	read := cluster.Read(ctx, cluster.Lister{Client: c.whole.core, Namespace: a.namespace}, false)
+	read := cluster.Read(ctx, cluster.Lister{Client: c.whole.core, Namespace: a.namespace})
 	snapshot, unread := audit.Take(read, audit.Options{Margin: cfg.policy.Margin, MaxShare: a.maxShare}), read.Unread
 	if a.namespace == "" {
 		unread = append(unread, audit.Reader{
-			Lists: cluster.Lister{Client: c.whole.core}, Dynamic: c.whole.dynamic, Reviews: c.whole.reviews, Daemons: c.daemons, Offerings: c.remembered,
-			Fallbacks: cfg.fallback, WithoutKarpenter: !asksKarpenter(cfg),
+			Lists:            cluster.Lister{Client: c.whole.core},
+			Dynamic:          c.whole.dynamic,
+			Reviews:          c.whole.reviews,
+			Daemons:          c.daemons,
+			Offerings:        c.remembered,
+			Fallbacks:        cfg.fallback,
+			WithoutKarpenter: !asksKarpenter(cfg.settings),
 		}.Read(ctx, &snapshot)...)
 	}
 	report := audit.Report{Findings: audit.Of(snapshot), Unread: unread}

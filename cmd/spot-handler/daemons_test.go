@@ -40,10 +40,10 @@ func TestDaemonOfPod(t *testing.T) {
 		"its own node":      {pod("imds"), false, false, true, true, []audit.Permission{create, patch}, []audit.Permission{lease}},
 		"dry run":           {pod("queue", "--dry-run"), true, true, false, false, nil, []audit.Permission{create, patch}},
 	} {
-		cfg, ok, err := settingsOf(tt.pod)
+		cfg, err := settingsOf(tt.pod)
 		d := daemonOf(tt.pod, "deployment/handler", true, cfg)
-		if err != nil || !ok || d.Fleet != tt.fleet || d.Queue != tt.queue || d.Drains != tt.drains || d.Ready != tt.acting {
-			t.Errorf("%s: %v, %v, %+v", name, ok, err, d)
+		if err != nil || d.Fleet != tt.fleet || d.Queue != tt.queue || d.Drains != tt.drains || d.Ready != tt.acting {
+			t.Errorf("%s: %v, %+v", name, err, d)
 		}
 		if d.Object != "deployment/handler" || d.Release != "r" {
 			t.Errorf("%s: %s, %s", name, d.Object, d.Release)
@@ -59,7 +59,7 @@ func TestDaemonOfPod(t *testing.T) {
 			}
 		}
 	}
-	cfg, _, _ := settingsOf(pod("queue", "--node-selector=team=blue"))
+	cfg, _ := settingsOf(pod("queue", "--node-selector=team=blue"))
 	if d := daemonOf(pod(), "", true, cfg); d.Nodes.Matches(labels.Set{"team": "red"}) || !d.Nodes.Matches(labels.Set{"team": "blue"}) {
 		t.Errorf("it acts on %s", d.Nodes)
 	}
@@ -67,7 +67,7 @@ func TestDaemonOfPod(t *testing.T) {
 
 // A rehearsal is refused on a node that the daemon leaves alone, for the same reason.
 func TestRulesOfPod(t *testing.T) {
-	cfg, _, _ := settingsOf(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Args: []string{"drain", "--node-selector=team=blue"}}}}})
+	cfg, _ := settingsOf(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Args: []string{"drain", "--node-selector=team=blue"}}}}})
 	now := time.Now()
 	rehearsal := rehearse.New(nil, rehearse.Options{Loss: plan.Loss{Kind: interruption.SpotInterruption, Deadline: time.Minute}, Rules: rulesOf(cfg, nil)}, now)
 	for team, want := range map[string]string{"blue": "", "red": "--node-selector does not select the node"} {

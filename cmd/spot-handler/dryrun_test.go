@@ -107,7 +107,7 @@ func TestDryRunRequests(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg, _, err := settingsOf(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Args: append([]string{modeDrain, "--dry-run"}, tt.args...)}}}})
+			cfg, err := settingsOf(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Args: append([]string{modeDrain, "--dry-run"}, tt.args...)}}}})
 			if err != nil {
 				t.Fatal(err)
 			}

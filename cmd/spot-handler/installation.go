@@ -41,12 +41,12 @@ type installed struct {
 // installation are the pods of the Deployments and DaemonSets of spot-handler in its one namespace:
 // that in which it is installed. Each was made by its owner, by UID.
 func (c *caller) installation(ctx context.Context) (pods []installed, err error) {
-	namespace, accounts, err := c.installedIn(ctx)
-	if namespace == "" || err != nil {
+	in, err := c.installedIn(ctx)
+	if in.namespace == "" || err != nil {
 		return nil, err
 	}
-	list, owners := cluster.Lister{Client: c.whole.core, Namespace: namespace}, map[types.UID]string{} // as kubectl names them
-	for _, kind := range []string{"deployment", "daemonset", "replicaset"} {                           // the last are made by the first
+	list, owners := cluster.Lister{Client: c.whole.core, Namespace: in.namespace}, map[types.UID]string{} // as kubectl names them
+	for _, kind := range []string{"deployment", "daemonset", "replicaset"} {                              // the last are made by the first
 		err := cluster.Each(ctx, list, cluster.Resource("apps", kind+"s"), ourLabel, func(o *metav1.PartialObjectMetadata) {
 			owner := kind + "/" + o.Name
 			if kind == "replicaset" {
@@ -66,11 +66,13 @@ func (c *caller) installation(ctx context.Context) (pods []installed, err error)
 		if by == nil || owners[by.UID] == "" || pod.DeletionTimestamp != nil {
 			return
 		}
-		if cfg, mode, err := settingsOf(pod); mode {
-			account := pod.Spec.ServiceAccountName
-			named := accounts[account] || c.daemonNamespace != "" && account != "default"
-			pods = append(pods, installed{pod.Name, daemonOf(pod, owners[by.UID], named, cfg), cfg, err})
+		cfg, err := settingsOf(pod)
+		if errors.Is(err, errNotOurs) {
+			return
 		}
+		account := pod.Spec.ServiceAccountName
+		named := in.accounts[account] || c.daemonNamespace != "" && account != "default"
+		pods = append(pods, installed{pod.Name, daemonOf(pod, owners[by.UID], named, cfg), cfg, err})
 	})
 	return pods, err
 }
@@ -78,26 +80,38 @@ func (c *caller) installation(ctx context.Context) (pods []installed, err error)
 // slimDaemon keeps of a pod what daemonOf and settingsOf read.
 func slimDaemon(pod *corev1.Pod) *corev1.Pod {
 	slim := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels, OwnerReferences: pod.OwnerReferences, DeletionTimestamp: pod.DeletionTimestamp,
+		Namespace:         pod.Namespace,
+		Name:              pod.Name,
+		Labels:            pod.Labels,
+		OwnerReferences:   pod.OwnerReferences,
+		DeletionTimestamp: pod.DeletionTimestamp,
 	}}
-	slim.Spec.NodeName, slim.Spec.ServiceAccountName, slim.Status.Conditions = pod.Spec.NodeName, pod.Spec.ServiceAccountName, pod.Status.Conditions
+	slim.Spec.NodeName = pod.Spec.NodeName
+	slim.Spec.ServiceAccountName = pod.Spec.ServiceAccountName
+	slim.Status.Conditions = pod.Status.Conditions
 	for _, c := range pod.Spec.Containers {
 		slim.Spec.Containers = append(slim.Spec.Containers, corev1.Container{Args: c.Args, Env: c.Env})
 	}
 	return slim
 }
 
+// place is a namespace, and the accounts in it that ourBindings name, if those were asked for.
+type place struct {
+	namespace string
+	accounts  map[string]bool
+}
+
 // installedIn is the namespace that the operator names with --daemon-namespace, else that of the
-// accounts that ourBindings name, and their names; empty if nobody is bound.
-func (c *caller) installedIn(ctx context.Context) (namespace string, accounts map[string]bool, err error) {
+// accounts that ourBindings name; empty if nobody is bound.
+func (c *caller) installedIn(ctx context.Context) (place, error) {
 	if named := c.daemonNamespace; len(validation.IsDNS1123Label(named)) == 0 {
-		return named, nil, nil
+		return place{namespace: named}, nil
 	} else if named != "" {
-		return "", nil, fmt.Errorf("%w: --daemon-namespace=%q: want the name of a namespace", errUsage, named)
+		return place{}, fmt.Errorf("%w: --daemon-namespace=%q: want the name of a namespace", errUsage, named)
 	}
 	bound := map[string]map[string]bool{}
 	of := cluster.Resource("rbac.authorization.k8s.io", "clusterrolebindings")
-	err = cluster.Each(ctx, cluster.Lister{Client: c.whole.core}, of, ourBindings, func(b *struct {
+	err := cluster.Each(ctx, cluster.Lister{Client: c.whole.core}, of, ourBindings, func(b *struct {
 		cluster.Meta `json:"metadata"`
 		Subjects     []struct{ Kind, Namespace, Name string }
 	}) {
@@ -112,35 +126,41 @@ func (c *caller) installedIn(ctx context.Context) (namespace string, accounts ma
 		}
 	})
 	if err != nil {
-		return "", nil, fmt.Errorf("find where spot-handler is installed, which --daemon-namespace says too: %w", err)
+		return place{}, fmt.Errorf("find where spot-handler is installed, which --daemon-namespace says too: %w", err)
 	}
 	list := slices.Sorted(maps.Keys(bound))
 	switch len(list) {
 	case 0:
-		return "", nil, nil
+		return place{}, nil
 	case 1:
-		return list[0], bound[list[0]], nil
+		return place{list[0], bound[list[0]]}, nil
 	}
-	return "", nil, fmt.Errorf("%w: spot-handler is installed in the namespaces %s: say which with --daemon-namespace", errUsage, strings.Join(list, ", "))
+	return place{}, fmt.Errorf("%w: spot-handler is installed in the namespaces %s: say which with --daemon-namespace", errUsage, strings.Join(list, ", "))
 }
 
 // remembered is what the installation keeps of lost offerings; nothing without one. Its pools have
 // these nodes.
 func (c *caller) remembered(ctx context.Context, of []*corev1.Node) (*offerings.Memory, error) {
-	namespace, _, err := c.installedIn(ctx)
-	if namespace == "" || err != nil {
+	in, err := c.installedIn(ctx)
+	if in.namespace == "" || err != nil {
 		return offerings.New(), err
 	}
-	return offerings.Read(ctx, newResource[corev1.ConfigMap, corev1.ConfigMapList](c.whole.core, "configmaps", namespace), of)
+	return offerings.Read(ctx, newResource[corev1.ConfigMap, corev1.ConfigMapList](c.whole.core, "configmaps", in.namespace), of)
+}
+
+// inForce are settings, and where they were found.
+type inForce struct {
+	settings
+	from string
 }
 
 // settings are those by which nodes are drained, as the installation was given them: first those
 // of the pods that drain all nodes, then those of a pod on one of these. Without any, they are the
-// defaults. from says where they were found. An error says that the operator has to choose.
-func (c *caller) settings(ctx context.Context, nodes ...string) (cfg settings, from string, err error) {
+// defaults. An error says that the operator has to choose.
+func (c *caller) settings(ctx context.Context, nodes ...string) (inForce, error) {
 	pods, err := c.installation(ctx)
 	if errors.Is(err, errUsage) {
-		return settings{}, "", err
+		return inForce{}, err
 	}
 	why := "no pod of spot-handler was found that drains this node"
 	if err != nil {
@@ -153,26 +173,30 @@ func (c *caller) settings(ctx context.Context, nodes ...string) (cfg settings, f
 			case pod.wrong != nil:
 				why = pod.wrong.Error()
 			case pod.Drains && pod.Fleet == all:
-				return pod.settings, "the settings of pod " + pod.Namespace + "/" + pod.name, nil
+				return inForce{pod.settings, "the settings of pod " + pod.Namespace + "/" + pod.name}, nil
 			}
 		}
 	}
-	cfg, _ = remoteConfig(modeQueue, nil, nil) // the defaults are not wrong
-	return cfg, "the default settings, as " + why, nil
+	cfg, _ := remoteConfig(modeQueue, nil, nil) // the defaults are not wrong
+	return inForce{cfg, "the default settings, as " + why}, nil
 }
 
-// settingsOf reads the arguments and variables of a pod; mode says whether it is one of spot-handler.
-func settingsOf(pod *corev1.Pod) (cfg settings, mode bool, err error) {
+// errNotOurs is the error of a pod that runs none of spot-handler's modes.
+var errNotOurs = errors.New("not a pod of spot-handler")
+
+// settingsOf reads the arguments and variables of a pod.
+func settingsOf(pod *corev1.Pod) (settings, error) {
 	for _, container := range pod.Spec.Containers {
 		if len(container.Args) == 0 || !slices.Contains([]string{modeIMDS, modeDrain, modeQueue}, container.Args[0]) {
 			continue
 		}
-		if cfg, err = remoteConfig(container.Args[0], container.Args[1:], container.Env); err != nil {
+		cfg, err := remoteConfig(container.Args[0], container.Args[1:], container.Env)
+		if err != nil {
 			err = fmt.Errorf("pod %s/%s cannot run with its settings: %w", pod.Namespace, pod.Name, err)
 		}
-		return cfg, true, err
+		return cfg, err
 	}
-	return settings{}, false, nil
+	return settings{}, errNotOurs
 }
 
 // remoteFlags are those that a forecast or an audit needs. All others of a pod in the cluster are

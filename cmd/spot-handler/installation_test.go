@@ -55,7 +55,7 @@ func TestRemoteConfig(t *testing.T) {
 		}
 	}
 	for _, args := range [][]string{nil, {"version"}} {
-		if _, ok, _ := settingsOf(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Args: args}}}}); ok {
+		if _, err := settingsOf(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Args: args}}}}); !errors.Is(err, errNotOurs) {
 			t.Errorf("%q is taken for a mode", args)
 		}
 	}

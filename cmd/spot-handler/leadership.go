@@ -93,20 +93,29 @@ func (p parts) leadership(registry *prometheus.Registry) leadership {
 	pools, provider := newProvisioner(p.backing)
 	rules, log := rulesOf(cfg, pools), part(p.logger, "handler")
 	h = handler.New(handler.Options{
-		Nodes: p.clients.nodes, Index: p.index, Drainer: drainer, Provisioner: provider, Turns: turns.NewLine(cfg.rebalances, p.index.PoolSize, enqueue),
+		Nodes:       p.clients.nodes,
+		Index:       p.index,
+		Drainer:     drainer,
+		Provisioner: provider,
+		Turns:       turns.NewLine(cfg.rebalances, p.index.PoolSize, enqueue),
 		Hooks: lifecycle.NewTender(lifecycle.TenderOptions{
 			Hooks: p.hooks, HeartbeatUntil: cfg.heartbeatUntil,
 			CordonOnly: cfg.cordonOnly, Notify: enqueue, Logger: log,
 		}),
-		Events: p.notices, Node: cfg.nodeName,
+		Events: p.notices,
+		Node:   cfg.nodeName,
 		Workloads: workloads.New(workloads.Options{
 			On: cfg.workloadNotices && !cfg.cordonOnly, Networks: cfg.networks, IsNode: p.index.HasAddress,
 			Pods: p.clients.core, Answered: drainer.Answer, Events: p.events,
 			UserAgent: "spot-handler/" + version, Registerer: registry, Logger: part(p.logger, "workloads"),
 		}),
-		Offerings: p.taken,
-		Rules:     rules, RebalanceTTL: cfg.rebalanceTTL, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly,
-		Registerer: registry, Logger: log,
+		Offerings:    p.taken,
+		Rules:        rules,
+		RebalanceTTL: cfg.rebalanceTTL,
+		ReleaseNode:  cfg.release,
+		CordonOnly:   cfg.cordonOnly,
+		Registerer:   registry,
+		Logger:       log,
 	})
 	var accept interruption.Accepter = h
 	switch {

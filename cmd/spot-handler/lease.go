@@ -187,7 +187,10 @@ func jittered() time.Duration { return wait.Jitter(retryPeriod*9/10, 0.2) }
 // newLeader is the metric that says which replica drains. It is there from the start:
 // that nobody leads is shown by its sum.
 func newLeader(reg prometheus.Registerer) prometheus.Gauge {
-	return promauto.With(reg).NewGauge(prometheus.GaugeOpts{Name: "spot_handler_leader", Help: "1 while this replica is the one that drains."})
+	return promauto.With(reg).NewGauge(prometheus.GaugeOpts{
+		Name: "spot_handler_leader",
+		Help: "1 while this replica is the one that drains.",
+	})
 }
 
 // lead campaigns for the lease, runs f while it is held, and campaigns again when it is lost. It

@@ -162,7 +162,18 @@ func newRoot(getenv func(string) string, stdout, stderr io.Writer) *cobra.Comman
 	})
 
 	root.AddGroup(&cobra.Group{ID: daemons, Title: "Modes:"})
-	root.AddCommand(newIMDS(getenv), newDrain(getenv), newQueue(getenv), newStatus(), newObserve(), newPlan(), newAudit(), newRehearse(), newMigrate(), newVersion())
+	root.AddCommand(
+		newIMDS(getenv),
+		newDrain(getenv),
+		newQueue(getenv),
+		newStatus(),
+		newObserve(),
+		newPlan(),
+		newAudit(),
+		newRehearse(),
+		newMigrate(),
+		newVersion(),
+	)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() { // those that cobra brings

@@ -35,7 +35,8 @@ type outcomeFlags struct {
 
 func (f *outcomeFlags) define(flags group) {
 	flags.StringVar(&f.report, "report", "", "write a report to this `file`: a page of HTML that needs nothing else")
-	meaning(flags, &f.require, "require", "", report.ParseRequirements, "exit with 3 unless it ends as these `requirements` say, such as left=0,dip=0,slack=20s")
+	meaning(flags, &f.require, "require", "", report.ParseRequirements,
+		"exit with 3 unless it ends as these `requirements` say, such as left=0,dip=0,slack=20s")
 }
 
 func newObserve() *cobra.Command {

@@ -65,9 +65,13 @@ not read. The exit code is 0 if everything was read, 1 if not, and 2 is wrong us
 	}
 	which, what, assume, show := titled("Nodes"), titled("Interruption"), titled("Assumptions"), titled("Output")
 	p.nodes.define(which)
-	oneOf(what, (*string)(&p.loss.Kind), "kind", string(interruption.SpotInterruption), names(interruption.Kinds()), "what happens to them: "+strings.Join(names(interruption.Kinds()), ", "))
-	within(what, &p.loss.Deadline, "deadline", 0, anyTime, "time from the notice until EC2 takes them; with a scheduled event, from the start of the drain (default: what is usual for the kind, such as 2m after a spot notice)")
-	oneOf(what, &p.dryRun, "dry-run", "none", []string{"none", dryRunServer}, "server: ask the API server what it would refuse, with dry runs of evictions, surges and replacements")
+	oneOf(what, (*string)(&p.loss.Kind), "kind", string(interruption.SpotInterruption), names(interruption.Kinds()),
+		"what happens to them: "+strings.Join(names(interruption.Kinds()), ", "))
+	within(what, &p.loss.Deadline, "deadline", 0, anyTime,
+		"time from the notice until EC2 takes them; with a scheduled event, from the start of the drain "+
+			"(default: what is usual for the kind, such as 2m after a spot notice)")
+	oneOf(what, &p.dryRun, "dry-run", "none", []string{"none", dryRunServer},
+		"server: ask the API server what it would refuse, with dry runs of evictions, surges and replacements")
 	defineAssumptions(assume, &p.assumed)
 	p.define(cmd, show, which, what, assume)
 	cmd.RunE = p.run
@@ -105,7 +109,7 @@ func (p *planCommand) run(cmd *cobra.Command, args []string) error {
 // read reads the cluster, or one namespace of it, for a forecast. An error says that there is nothing to
 // make one from.
 func (c *caller) read(ctx context.Context, namespace string) (cluster.Cluster, error) {
-	read := cluster.Read(ctx, cluster.Lister{Client: c.whole.core, Namespace: namespace}, true)
+	read := cluster.ReadForForecast(ctx, cluster.Lister{Client: c.whole.core, Namespace: namespace})
 	if len(read.Nodes) == 0 || read.Pods == nil {
 		return read, fmt.Errorf("nodes and pods could not be read: %s", strings.Join(read.Unread, "; "))
 	}
@@ -117,7 +121,7 @@ func (c *caller) read(ctx context.Context, namespace string) (cluster.Cluster, e
 func (c *caller) forecast(
 	ctx context.Context, read cluster.Cluster, lost []*corev1.Node, loss plan.Loss, assumed plan.Assumptions, requests *plan.Requests,
 ) (plan.Forecast, error) {
-	cfg, from, err := c.settings(ctx, namesOf(lost)...)
+	cfg, err := c.settings(ctx, namesOf(lost)...)
 	if err != nil {
 		return plan.Forecast{}, err
 	}
@@ -126,23 +130,38 @@ func (c *caller) forecast(
 		return plan.Forecast{}, err
 	}
 	taken := offerings.New()
-	if asksKarpenter(cfg) {
-		taken, err = c.remembered(ctx, slices.DeleteFunc(slices.Clone(read.Nodes), func(n *corev1.Node) bool { return slices.Contains(lost, n) }))
+	if asksKarpenter(cfg.settings) {
+		kept := slices.DeleteFunc(slices.Clone(read.Nodes), func(n *corev1.Node) bool { return slices.Contains(lost, n) })
+		taken, err = c.remembered(ctx, kept)
 		if err != nil {
 			read.Unread = append(slices.Clone(read.Unread), err.Error())
 		}
 	}
 	marked := map[string]*corev1.Node{}
-	over := backing{cfg: cfg, clients: dry, taken: taken, logger: zerolog.Nop(), node: func(name string) (*corev1.Node, bool) {
-		node, lost := marked[name]
-		return node, lost
-	}}
+	over := backing{
+		cfg:     cfg.settings,
+		clients: dry,
+		taken:   taken,
+		logger:  zerolog.Nop(),
+		node: func(name string) (*corev1.Node, bool) {
+			node, lost := marked[name]
+			return node, lost
+		},
+	}
 	over.room = newRoom(over)
 	pools, provider := newProvisioner(over)
 	defer pools.Close()
 	daemon := plan.Daemon{
-		Policy: cfg.policy, Settings: from, Rules: rulesOf(cfg, pools), DeletesClaims: cfg.release && cfg.provisioner != provisioner.None,
-		Provisioner: provider, Pools: pools, Core: dry.core, Requests: requests, Offerings: taken, Marked: marked,
+		Policy:        cfg.policy,
+		Settings:      cfg.from,
+		Rules:         rulesOf(cfg.settings, pools),
+		DeletesClaims: cfg.release && cfg.provisioner != provisioner.None,
+		Provisioner:   provider,
+		Pools:         pools,
+		Core:          dry.core,
+		Requests:      requests,
+		Offerings:     taken,
+		Marked:        marked,
 		Boots: func(ctx context.Context, pool string) ([]time.Duration, error) {
 			return karpenter.BootTimes(ctx, c.whole.dynamic, pool)
 		},
@@ -166,8 +185,12 @@ func defineAssumptions(flags group, assumed *plan.Assumptions) {
 		f := flags.Lookup(name)
 		f.Value = checked{f.Value, func() error { *to = plan.Assume(given, "--"+name); return nil }, nil}
 	}
-	of("boot-time", &assumed.Boot, "how long a replacement takes from its request until it takes pods (default: from the history of its NodePool, or this if there is none)")
-	of("ready-time", &assumed.Ready, "how long a pod takes from being scheduled to being Ready (default: from the history of its workload's pods, or this if there is none)")
+	of("boot-time", &assumed.Boot,
+		"how long a replacement takes from its request until it takes pods (default: from the history of its "+
+			"NodePool, or this if there is none)")
+	of("ready-time", &assumed.Ready,
+		"how long a pod takes from being scheduled to being Ready (default: from the history of its "+
+			"workload's pods, or this if there is none)")
 	of("stop-time", &assumed.Stop, "how long a pod takes to end, but not longer than its grace period")
 	of("detach-time", &assumed.Detach, "how long volumes take to be detached once their pods are gone")
 }

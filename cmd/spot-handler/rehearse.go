@@ -73,12 +73,19 @@ before anything was touched; 3 says that it did not go as --require asks.`,
 	}
 	which, what, refuse, assume, show := titled("Nodes"), titled("Rehearsal"), titled("Refusals"), titled("Assumptions"), titled("Output")
 	r.chosen.define(which)
-	which.IntVar(&r.random, "random", 0, "`number` of nodes to draw, of the spot nodes among those described, or among all")
-	oneOf(what, (*string)(&r.loss.Kind), "kind", string(interruption.SpotInterruption), names(rehearse.Kinds()), "what is rehearsed: "+strings.Join(names(rehearse.Kinds()), ", "))
-	within(what, &r.loss.Deadline, "deadline", 2*time.Minute, bounds{rehearse.LeastDeadline, ever, false, rehearse.LeastDeadline.String() + " or more: with less, pods get no grace period"}, "time that each node has, at least 25s; a rebalance recommendation has no deadline, and is cancelled after this time")
+	which.IntVar(&r.random, "random", 0,
+		"`number` of nodes to draw, of the spot nodes among those described, or among all")
+	oneOf(what, (*string)(&r.loss.Kind), "kind", string(interruption.SpotInterruption), names(rehearse.Kinds()),
+		"what is rehearsed: "+strings.Join(names(rehearse.Kinds()), ", "))
+	least := bounds{rehearse.LeastDeadline, ever, false, rehearse.LeastDeadline.String() + " or more: with less, pods get no grace period"}
+	within(what, &r.loss.Deadline, "deadline", 2*time.Minute, least,
+		"time that each node has, at least 25s; a rebalance recommendation has no deadline, and is cancelled "+
+			"after this time")
 	within(what, &r.loss.Over, "over", 0, anyTime, "time over which the notices of several nodes are spread")
 	what.BoolVar(&r.release, "release", false, "terminate the nodes at the end, as after an interruption")
-	refuse.IntVar(&r.maxShare, "max-share", 10, "refuse if more than this `percentage` of all nodes would be interrupted at once; one node is always allowed")
+	refuse.IntVar(&r.maxShare, "max-share", 10,
+		"refuse if more than this `percentage` of all nodes would be interrupted at once; one node is always "+
+			"allowed")
 	refuse.BoolVar(&r.despiteFindings, "despite-findings", false, "go on although audit finds something critical about pods on the nodes")
 	refuse.BoolVarP(&r.yes, "yes", "y", false, "do not ask; needed where there is no terminal")
 	defineAssumptions(assume, &r.assumed)
@@ -120,13 +127,13 @@ func (r *rehearseCommand) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errRefused, err)
 	}
-	cfg, _, err := c.settings(ctx, namesOf(chosen)...)
+	cfg, err := c.settings(ctx, namesOf(chosen)...)
 	if err != nil {
 		return err
 	}
-	rehearsal := rehearse.New(c.nodes, rehearse.Options{Loss: r.loss, Release: r.release, Rules: rulesOf(cfg, nil)}, time.Now())
+	rehearsal := rehearse.New(c.nodes, rehearse.Options{Loss: r.loss, Release: r.release, Rules: rulesOf(cfg.settings, nil)}, time.Now())
 	if chosen, err = r.draw(chosen, rehearsal); err == nil {
-		err = r.refuse(read, cfg, chosen, rehearsal)
+		err = r.refuse(read, cfg.settings, chosen, rehearsal)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errRefused, err)
@@ -167,7 +174,9 @@ func namesOf(nodes []*corev1.Node) (list []string) {
 
 // watchRehearsal runs the rehearsal, once everything is watched, and shows it until all is over.
 // The recording is empty if nothing was begun.
-func (c *caller) watchRehearsal(ctx context.Context, rehearsal *rehearse.Rehearsal, chosen []*corev1.Node, namespace string, screen *console.Screen) (observe.Recording, error) {
+func (c *caller) watchRehearsal(
+	ctx context.Context, rehearsal *rehearse.Rehearsal, chosen []*corev1.Node, namespace string, screen *console.Screen,
+) (observe.Recording, error) {
 	observer := observe.New(time.Now(), namesOf(chosen)...)
 	following, stop := context.WithCancel(context.WithoutCancel(ctx)) // what is cancelled is watched too
 	defer stop()
@@ -230,7 +239,11 @@ func (r *rehearseCommand) refuse(read cluster.Cluster, cfg settings, chosen []*c
 	for _, what := range read.Unread {
 		errs = append(errs, fmt.Errorf("cannot know what is critical: %s (--despite-findings does without)", what))
 	}
-	for _, f := range audit.Of(audit.Take(read, audit.Options{Margin: cfg.policy.Margin, AtRisk: func(n *corev1.Node) bool { return on[n.Name] }})) {
+	snapshot := audit.Take(read, audit.Options{
+		Margin: cfg.policy.Margin,
+		AtRisk: func(n *corev1.Node) bool { return on[n.Name] },
+	})
+	for _, f := range audit.Of(snapshot) {
 		if f.Severity == audit.Critical && f.Pods > 0 {
 			errs = append(errs, fmt.Errorf("%s %s %s: %s: %s (%s; --despite-findings goes on)", f.ID, f.Namespace, f.Object, f.What, f.Why, f.Page))
 		}
@@ -248,8 +261,10 @@ func (r *rehearseCommand) announcement(chosen []*corev1.Node, width int) []strin
 	if r.loss.Over > 0 && len(chosen) > 1 {
 		over = fmt.Sprintf(", begun over %s", r.loss.Over)
 	}
+	begin := fmt.Sprintf("Rehearsal of a %s with a deadline of %s on %s%s: %s.",
+		r.loss.Kind, r.loss.Deadline, console.Count(len(chosen), "node"), over, strings.Join(namesOf(chosen), ", "))
 	return append(
-		console.Wrap(fmt.Sprintf("Rehearsal of a %s with a deadline of %s on %s%s: %s.", r.loss.Kind, r.loss.Deadline, console.Count(len(chosen), "node"), over, strings.Join(namesOf(chosen), ", ")), "", width),
+		console.Wrap(begin, "", width),
 		console.Wrap(fmt.Sprintf("Pods really move; at the end each node is %s.", end), "", width)...)
 }
 

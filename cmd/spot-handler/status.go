@@ -63,16 +63,23 @@ func (s *statusCommand) run(cmd *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
-	r := status.Reader{Nodes: c.nodes, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: s.namespace, Watch: s.watch,
-		Offerings: func(ctx context.Context) (*offerings.Memory, error) { return c.remembered(ctx, nil) }}
+	r := status.Reader{
+		Nodes:     c.nodes,
+		Core:      c.core,
+		Policy:    c.policy,
+		Dynamic:   c.dynamic,
+		Namespace: s.namespace,
+		Watch:     s.watch,
+		Offerings: func(ctx context.Context) (*offerings.Memory, error) { return c.remembered(ctx, nil) },
+	}
 	screen := console.NewScreen(cmd.OutOrStdout())
 	defer screen.End()
 	if s.node != "" {
-		cfg, from, err := c.settings(ctx, s.node)
+		cfg, err := c.settings(ctx, s.node)
 		if err != nil {
 			return err
 		}
-		in := status.InForce{Policy: cfg.policy, ScheduledLead: cfg.scheduledLead, From: from}
+		in := status.InForce{Policy: cfg.policy, ScheduledLead: cfg.scheduledLead, From: cfg.from}
 		p := printer[status.Node]{
 			format: s.format,
 			screen: screen,

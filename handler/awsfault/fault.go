@@ -169,18 +169,22 @@ func otherCall(err error) bool {
 // for the visibility timeout.
 // https://github.com/aws/smithy-go/blob/v1.28.8/transport/http/internal/io/safe.go
 func PlainBody(stack *middleware.Stack) error {
-	return stack.Build.Add(middleware.BuildMiddlewareFunc("PlainBody", func(ctx context.Context, in middleware.BuildInput, next middleware.BuildHandler) (middleware.BuildOutput, middleware.Metadata, error) {
-		request, ok := in.Request.(*smithyhttp.Request)
-		if !ok {
-			return next.HandleBuild(ctx, in)
-		}
-		if body, ok := request.GetStream().(io.ReadSeeker); ok {
-			plain, err := request.SetStream(struct{ io.ReadSeeker }{body})
-			if err != nil {
-				return middleware.BuildOutput{}, middleware.Metadata{}, fmt.Errorf("set body of request: %w", err)
-			}
-			in.Request = plain
-		}
+	return stack.Build.Add(middleware.BuildMiddlewareFunc("PlainBody", plainBody), middleware.After)
+}
+
+func plainBody(ctx context.Context, in middleware.BuildInput, next middleware.BuildHandler) (
+	out middleware.BuildOutput, metadata middleware.Metadata, err error,
+) {
+	request, ok := in.Request.(*smithyhttp.Request)
+	if !ok {
 		return next.HandleBuild(ctx, in)
-	}), middleware.After)
+	}
+	if body, ok := request.GetStream().(io.ReadSeeker); ok {
+		plain, err := request.SetStream(struct{ io.ReadSeeker }{body})
+		if err != nil {
+			return out, metadata, fmt.Errorf("set body of request: %w", err)
+		}
+		in.Request = plain
+	}
+	return next.HandleBuild(ctx, in)
 }

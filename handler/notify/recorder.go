@@ -73,7 +73,9 @@ func (e *Events) record(about corev1.ObjectReference, annotations map[string]str
 	now := metav1.Now()
 	event := &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: fmt.Sprintf("%s.%x", about.Name, now.UnixNano()), Namespace: cmp.Or(about.Namespace, metav1.NamespaceDefault), Annotations: annotations,
+			Name:        fmt.Sprintf("%s.%x", about.Name, now.UnixNano()),
+			Namespace:   cmp.Or(about.Namespace, metav1.NamespaceDefault),
+			Annotations: annotations,
 		},
 		InvolvedObject: about, Type: kind, Reason: reason, Message: interruption.Clip(message),
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
@@ -99,7 +101,14 @@ func (e *Events) record(about corev1.ObjectReference, annotations map[string]str
 }
 
 func referenceTo(kind string, o metav1.ObjectMeta) corev1.ObjectReference {
-	return corev1.ObjectReference{APIVersion: "v1", Kind: kind, Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion}
+	return corev1.ObjectReference{
+		APIVersion:      "v1",
+		Kind:            kind,
+		Namespace:       o.Namespace,
+		Name:            o.Name,
+		UID:             o.UID,
+		ResourceVersion: o.ResourceVersion,
+	}
 }
 
 // yield waits while others had better have the API server. It returns false if ctx ends.
@@ -127,7 +136,12 @@ func yieldFor(waiting int, newest, age time.Duration) time.Duration {
 func (e *Events) write(ctx context.Context, event *corev1.Event) {
 	key := eventKey{object: event.InvolvedObject, kind: event.Type, reason: event.Reason, message: event.Message}
 	key.object.ResourceVersion = ""
-	pauses := &backoff.ExponentialBackOff{InitialInterval: time.Second, MaxInterval: 10 * time.Second, Multiplier: 2, RandomizationFactor: 0.25}
+	pauses := &backoff.ExponentialBackOff{
+		InitialInterval:     time.Second,
+		MaxInterval:         10 * time.Second,
+		Multiplier:          2,
+		RandomizationFactor: 0.25,
+	}
 	written, err := backoff.Retry(ctx, func() (*corev1.Event, error) {
 		ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 		defer cancel()
@@ -153,7 +167,10 @@ func (e *Events) write(ctx context.Context, event *corev1.Event) {
 func (e *Events) createOrCount(ctx context.Context, before, event *corev1.Event) (*corev1.Event, error) {
 	written := &corev1.Event{}
 	if before != nil {
-		patch, _ := json.Marshal(map[string]any{"count": before.Count + 1, "lastTimestamp": event.LastTimestamp}) // a number and our own time
+		patch, _ := json.Marshal(map[string]any{ // a number and our own time
+			"count":         before.Count + 1,
+			"lastTimestamp": event.LastTimestamp,
+		})
 		err := e.client.Patch(types.MergePatchType).Namespace(before.Namespace).Resource("events").Name(before.Name).Body(patch).Do(ctx).Into(written)
 		if !apierrors.IsNotFound(err) {
 			return written, err

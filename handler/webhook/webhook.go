@@ -116,7 +116,11 @@ func (w *Sender) Notify(n notify.News) {
 		return
 	}
 	m, since := newMessage(n), time.Now()
-	task := fair.Task{Who: types.UID(m.NodeName), What: strconv.FormatInt(w.number.Add(1), 10), Run: func() { w.deliver(w.sending, m, since) }}
+	task := fair.Task{
+		Who:  types.UID(m.NodeName),
+		What: strconv.FormatInt(w.number.Add(1), 10),
+		Run:  func() { w.deliver(w.sending, m, since) },
+	}
 	if w.lane.Do(context.Background(), task) { // even when the process ends: deliver says what was dropped
 		w.dropping.Store(false)
 		return

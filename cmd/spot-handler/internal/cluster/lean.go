@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -69,7 +70,11 @@ func keepProbes(slim, whole []corev1.Container) {
 // leanNode drops what fills most of a Node.
 func leanNode(n *corev1.Node) *corev1.Node {
 	n.ManagedFields = nil
-	n.Status = corev1.NodeStatus{Allocatable: n.Status.Allocatable, Conditions: n.Status.Conditions, NodeInfo: corev1.NodeSystemInfo{BootID: n.Status.NodeInfo.BootID}}
+	n.Status = corev1.NodeStatus{
+		Allocatable: n.Status.Allocatable,
+		Conditions:  n.Status.Conditions,
+		NodeInfo:    corev1.NodeSystemInfo{BootID: n.Status.NodeInfo.BootID},
+	}
 	return n
 }
 
@@ -110,4 +115,26 @@ func onlyZone(v *corev1.PersistentVolume) string {
 		return ""
 	}
 	return only
+}
+
+func leanBudget(b *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
+	return &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: b.Name, Namespace: b.Namespace, Generation: b.Generation},
+		Spec:       b.Spec,
+		Status:     b.Status,
+	}
+}
+
+func leanClaim(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: c.Name, Namespace: c.Namespace},
+		Spec:       corev1.PersistentVolumeClaimSpec{AccessModes: c.Spec.AccessModes},
+	}
+}
+
+func leanVolume(v *corev1.PersistentVolume) *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{
+		ClaimRef:     v.Spec.ClaimRef,
+		NodeAffinity: v.Spec.NodeAffinity,
+	}}
 }

@@ -80,25 +80,58 @@ func (c Cluster) ZoneOf(pod *corev1.Pod) string {
 	return ""
 }
 
-// Read reads a cluster, or the nodes and one namespace of it. What only a forecast needs is left
-// alone unless there is to be one: not everybody may list it.
-func Read(ctx context.Context, l Lister, forecasts bool) Cluster {
-	r := &reader{Lister: l, all: Lister{Client: l.Client}, c: Cluster{
-		At: time.Now(), Owners: map[types.UID]Owner{},
-		Surroundings: map[string]drain.Surroundings{}, Shared: map[types.NamespacedName]bool{}, Zones: map[types.NamespacedName]string{},
-		Attached: map[string]int{}, Namespaces: map[string]drain.Preferences{}, Idle: map[string][]labels.Set{},
-	}}
+// Read reads a cluster, or the nodes and one namespace of it, without what only a forecast needs: not
+// everybody may list that.
+func Read(ctx context.Context, l Lister) Cluster {
+	r := newReader(l)
+	volumes := []step{r.claims}
+	if l.Namespace == "" {
+		volumes = append(volumes, r.volumes)
+	}
+	return r.read(ctx,
+		[]step{r.pods},
+		[]step{r.nodes, r.budgets},
+		[]step{r.deployments, r.statefulSets, r.adopters, r.quotas},
+		volumes,
+	)
+}
+
+// ReadForForecast reads all that a forecast needs of a cluster, or of the nodes and one namespace of it.
+func ReadForForecast(ctx context.Context, l Lister) Cluster {
+	r := newReader(l)
+	return r.read(ctx,
+		[]step{r.pods},
+		[]step{r.nodes, r.budgets, r.namespaces},
+		[]step{r.deployments, r.statefulSets, r.adopters, r.quotas},
+		[]step{r.claims, r.volumes, r.attachments},
+	)
+}
+
+// step is one list.
+type step = func(context.Context) error
+
+func newReader(l Lister) *reader {
+	return &reader{
+		Lister: l,
+		all:    Lister{Client: l.Client},
+		c: Cluster{
+			At:           time.Now(),
+			Owners:       map[types.UID]Owner{},
+			Surroundings: map[string]drain.Surroundings{},
+			Shared:       map[types.NamespacedName]bool{},
+			Zones:        map[types.NamespacedName]string{},
+			Attached:     map[string]int{},
+			Namespaces:   map[string]drain.Preferences{},
+			Idle:         map[string][]labels.Set{},
+		},
+	}
+}
+
+// read takes the parts beside each other, as each writes to fields of its own, and the steps of a part
+// one after the other.
+func (r *reader) read(ctx context.Context, parts ...[]step) Cluster {
 	var mu sync.Mutex
 	var lists errgroup.Group
-	parts := [][]func(context.Context) error{ // each writes to fields of its own
-		{r.pods}, {r.nodes, r.budgets}, {r.deployments, r.statefulSets, r.adopters, r.quotas}, {r.claims},
-	}
-	if forecasts || l.Namespace == "" {
-		parts[3] = append(parts[3], r.volumes)
-	}
-	if forecasts {
-		parts[1], parts[3] = append(parts[1], r.namespaces), append(parts[3], r.attachments)
-	}
 	for _, part := range parts {
 		lists.Go(func() error {
 			for _, read := range part {
@@ -141,9 +174,9 @@ func (r *reader) pods(ctx context.Context) error {
 }
 
 func (r *reader) budgets(ctx context.Context) error {
-	return EachOf(ctx, r.Lister, Resource("policy", "poddisruptionbudgets"), "", func(b *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
-		return &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: b.Name, Namespace: b.Namespace, Generation: b.Generation}, Spec: b.Spec, Status: b.Status}
-	}, func(b *policyv1.PodDisruptionBudget) { r.c.Budgets = append(r.c.Budgets, b) })
+	return EachOf(ctx, r.Lister, Resource("policy", "poddisruptionbudgets"), "", leanBudget, func(b *policyv1.PodDisruptionBudget) {
+		r.c.Budgets = append(r.c.Budgets, b)
+	})
 }
 
 func (r *reader) namespaces(ctx context.Context) error {
@@ -241,17 +274,13 @@ func (r *reader) quotas(ctx context.Context) error {
 }
 
 func (r *reader) claims(ctx context.Context) error {
-	return EachOf(ctx, r.Lister, Resource("", "persistentvolumeclaims"), "", func(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
-		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: c.Name, Namespace: c.Namespace}, Spec: corev1.PersistentVolumeClaimSpec{AccessModes: c.Spec.AccessModes}}
-	}, func(c *corev1.PersistentVolumeClaim) {
+	return EachOf(ctx, r.Lister, Resource("", "persistentvolumeclaims"), "", leanClaim, func(c *corev1.PersistentVolumeClaim) {
 		r.c.Shared[types.NamespacedName{Namespace: c.Namespace, Name: c.Name}] = drain.Shared(c.Spec.AccessModes)
 	})
 }
 
 func (r *reader) volumes(ctx context.Context) error {
-	return EachOf(ctx, r.all, Resource("", "persistentvolumes"), "", func(v *corev1.PersistentVolume) *corev1.PersistentVolume {
-		return &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{ClaimRef: v.Spec.ClaimRef, NodeAffinity: v.Spec.NodeAffinity}}
-	}, func(v *corev1.PersistentVolume) {
+	return EachOf(ctx, r.all, Resource("", "persistentvolumes"), "", leanVolume, func(v *corev1.PersistentVolume) {
 		if zone := onlyZone(v); zone != "" && v.Spec.ClaimRef != nil {
 			r.c.Zones[types.NamespacedName{Namespace: v.Spec.ClaimRef.Namespace, Name: v.Spec.ClaimRef.Name}] = zone
 		}

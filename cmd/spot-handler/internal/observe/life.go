@@ -102,8 +102,15 @@ type podLife struct {
 
 func newPodLife(node *nodeLife, pod *corev1.Pod) *podLife {
 	return &podLife{
-		Pod:  Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID), Workload: plan.WorkloadOf(pod), GraceSeconds: int64(drain.Grace(pod).Seconds())},
-		node: node, pod: pod,
+		Pod: Pod{
+			Namespace:    pod.Namespace,
+			Name:         pod.Name,
+			UID:          string(pod.UID),
+			Workload:     plan.WorkloadOf(pod),
+			GraceSeconds: int64(drain.Grace(pod).Seconds()),
+		},
+		node: node,
+		pod:  pod,
 	}
 }
 

@@ -44,9 +44,17 @@ type Observer struct {
 // follows interruptions that are not over yet.
 func New(now time.Time, wanted ...string) *Observer {
 	return &Observer{
-		wanted: sets.New(wanted...), need: func(need) {}, from: now,
-		open: map[string]*nodeLife{}, pods: map[types.UID]*corev1.Pod{}, gone: sets.New[types.UID](), lives: map[types.UID]*podLife{},
-		workloads: map[types.NamespacedName]*workload{}, known: sets.New[string](), claims: map[string]time.Time{}, budgets: map[types.NamespacedName]*budget{},
+		wanted:    sets.New(wanted...),
+		need:      func(need) {},
+		from:      now,
+		open:      map[string]*nodeLife{},
+		pods:      map[types.UID]*corev1.Pod{},
+		gone:      sets.New[types.UID](),
+		lives:     map[types.UID]*podLife{},
+		workloads: map[types.NamespacedName]*workload{},
+		known:     sets.New[string](),
+		claims:    map[string]time.Time{},
+		budgets:   map[types.NamespacedName]*budget{},
 	}
 }
 

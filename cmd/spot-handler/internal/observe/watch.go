@@ -47,7 +47,8 @@ func (c Cluster) Watch(ctx context.Context, o *Observer, ready func()) error {
 	w := &watcher{Cluster: c, ctx: ctx, observer: o, asked: map[need]bool{}}
 	o.need = w.ask
 	o.begin()
-	follow(w, cache.NewListWatchFromClient(c.Core, "nodes", "", fields.Everything()), o.node, nil, func(err error) { cancel(fmt.Errorf("watch nodes: %w", err)) })
+	noNodes := func(err error) { cancel(fmt.Errorf("watch nodes: %w", err)) }
+	follow(w, cache.NewListWatchFromClient(c.Core, "nodes", "", fields.Everything()), o.node, nil, noNodes)
 	ours := fields.OneTermEqualSelector("reportingComponent", "spot-handler")
 	follow(w, cache.NewListWatchFromClient(c.Core, "events", c.Namespace, ours), o.event, nil, w.miss("Events about pods"))
 	follow(w, c.labelled(cluster.Resource("karpenter.sh", "nodeclaims"), "", karpenter.ReplacesLabel), o.claim, nil, w.miss("NodeClaims"))
@@ -110,11 +111,14 @@ func (w *watcher) ask(n need) {
 	}
 	missing := func(what string) func(error) { return w.miss(what + " of namespace " + n.namespace) }
 	all := fields.Everything()
-	follow(w, cache.NewListWatchFromClient(w.Core, "pods", n.namespace, all), o.pod, func() { o.counted(time.Now(), n.namespace) }, missing("pods"))
-	follow(w, cache.NewListWatchFromClient(w.Policy, "poddisruptionbudgets", n.namespace, all), o.budget, nil, missing("disruption budgets"))
+	pods := cache.NewListWatchFromClient(w.Core, "pods", n.namespace, all)
+	follow(w, pods, o.pod, func() { o.counted(time.Now(), n.namespace) }, missing("pods"))
+	budgets := cache.NewListWatchFromClient(w.Policy, "poddisruptionbudgets", n.namespace, all)
+	follow(w, budgets, o.budget, nil, missing("disruption budgets"))
 	for _, kind := range countedKinds {
 		bare := w.labelled(cluster.Resource("apps", kind+"s"), n.namespace, "!pod-template-hash") // not the ReplicaSets of Deployments
-		follow(w, bare, func(at time.Time, object *unstructured.Unstructured, gone bool) { o.controller(at, kind, object, gone) }, nil, missing(kind+"s"))
+		changed := func(at time.Time, object *unstructured.Unstructured, gone bool) { o.controller(at, kind, object, gone) }
+		follow(w, bare, changed, nil, missing(kind+"s"))
 	}
 }
 

@@ -58,7 +58,14 @@ func (w *world) makerOf(p *pod) (*controller, *workload) {
 	key := p.Namespace + "/" + name
 	of := w.workloads[key]
 	if of == nil {
-		of = &workload{tally: drain.NewTally(), namespace: p.Namespace, name: name, pods: map[types.UID]*pod{}, users: map[*lostNode]bool{}, of: drain.DeploymentOf(p.Pod)}
+		of = &workload{
+			tally:     drain.NewTally(),
+			namespace: p.Namespace,
+			name:      name,
+			pods:      map[types.UID]*pod{},
+			users:     map[*lostNode]bool{},
+			of:        drain.DeploymentOf(p.Pod),
+		}
 		of.deployment = w.in.Deployments[of.of]
 		w.workloads[key] = of
 	}
@@ -67,7 +74,14 @@ func (w *world) makerOf(p *pod) (*controller, *workload) {
 	}
 	c := w.controllers[owner.UID]
 	if c == nil {
-		c = &controller{uid: owner.UID, kind: owner.Kind, name: owner.Name, workload: of, template: p.Pod, inOrder: w.in.Owners[owner.UID].InOrder}
+		c = &controller{
+			uid:      owner.UID,
+			kind:     owner.Kind,
+			name:     owner.Name,
+			workload: of,
+			template: p.Pod,
+			inOrder:  w.in.Owners[owner.UID].InOrder,
+		}
 		w.controllers[owner.UID], of.controllers = c, append(of.controllers, c)
 	}
 	return c, of
@@ -181,8 +195,14 @@ func (w *world) make(c *controller, name string) {
 		name = fmt.Sprintf("%s-forecast-%d", of.GenerateName, w.made)
 	}
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: of.Namespace, Name: name, GenerateName: of.GenerateName, UID: types.UID(fmt.Sprintf("forecast-%d", w.made)),
-		Labels: maps.Clone(of.Labels), Annotations: of.Annotations, OwnerReferences: of.OwnerReferences, CreationTimestamp: metav1.NewTime(w.now),
+		Namespace:         of.Namespace,
+		Name:              name,
+		GenerateName:      of.GenerateName,
+		UID:               types.UID(fmt.Sprintf("forecast-%d", w.made)),
+		Labels:            maps.Clone(of.Labels),
+		Annotations:       of.Annotations,
+		OwnerReferences:   of.OwnerReferences,
+		CreationTimestamp: metav1.NewTime(w.now),
 	}}
 	if of.Labels["statefulset.kubernetes.io/pod-name"] != "" {
 		p.Labels["statefulset.kubernetes.io/pod-name"] = name

@@ -7,8 +7,9 @@
 // scheduler that places them, the kubelets that start and stop pods, the replacement node that boots,
 // and the deadline, at which the rest is lost.
 //
-// What is played reads no clock and makes no call, and the same input has the same forecast. What nobody can know beforehand, such as how long an instance takes to boot, is in
-// [Assumptions], each with its source.
+// What is played reads no clock and makes no call, and the same input has the same forecast. What
+// nobody can know beforehand, such as how long an instance takes to boot, is in [Assumptions], each
+// with its source.
 //
 // Which replacement is asked for in a node's place, the daemon's own provisioner decides, over
 // clients that note what it creates ([Requests]) instead of creating it. Nodes are asked about one after
@@ -55,7 +56,13 @@ func (l Loss) After(i, n int) time.Duration {
 // Notice is what EC2 says of the node at that time, without the deadline.
 func (l Loss) Notice(node *corev1.Node, at time.Time) interruption.Notice {
 	n := interruption.Notice{
-		Kind: l.Kind, Source: interruption.Queue, EventID: "plan", InstanceID: nodes.InstanceID(node), NodeName: node.Name, Noticed: at, Received: at,
+		Kind:       l.Kind,
+		Source:     interruption.Queue,
+		EventID:    "plan",
+		InstanceID: nodes.InstanceID(node),
+		NodeName:   node.Name,
+		Noticed:    at,
+		Received:   at,
 	}
 	switch l.Kind {
 	case interruption.SpotInterruption, interruption.CapacityReservationInterruption:
@@ -125,8 +132,11 @@ func (d *Daemon) Forecast(ctx context.Context, read cluster.Cluster, lost []*cor
 func (d *Daemon) lose(in *Input, lost []*corev1.Node, loss Loss) {
 	for i, node := range lost {
 		l := Lost{
-			Node: node, Kind: loss.Kind, Noticed: in.At.Add(loss.After(i, len(lost))), Capacity: drain.PendingCapacity, // until one is asked for
-			Deleted: d.DeletesClaims && node.Labels["karpenter.sh/nodepool"] != "",
+			Node:     node,
+			Kind:     loss.Kind,
+			Noticed:  in.At.Add(loss.After(i, len(lost))),
+			Capacity: drain.PendingCapacity, // until one is asked for
+			Deleted:  d.DeletesClaims && node.Labels["karpenter.sh/nodepool"] != "",
 		}
 		n := loss.Notice(node, in.At)
 		if left, ends := d.deadline(node, loss); ends {
@@ -170,13 +180,21 @@ func (d *Daemon) deadline(node *corev1.Node, loss Loss) (left time.Duration, end
 // that its record leaves, and the replacement that the record names: one that is still to come is
 // taken for a node of the same kind.
 func (in *Input) loseInterrupted() {
+	asked := map[string]bool{}
+	for _, l := range in.Lost {
+		asked[l.Node.Name] = true
+	}
 	for _, n := range in.Nodes {
 		rec, has, err := nodes.Record(n)
-		if !has || err != nil || rec.Phase == interruption.Waiting || rec.Phase.Over() || slices.ContainsFunc(in.Lost, func(l Lost) bool { return l.Node.Name == n.Name }) {
+		if asked[n.Name] || !has || err != nil || rec.Phase == interruption.Waiting || rec.Phase.Over() {
 			continue
 		}
 		l := Lost{
-			Node: n, Kind: rec.Kind, Underway: true, Noticed: rec.Since(), Deadline: rec.Deadline,
+			Node:     n,
+			Kind:     rec.Kind,
+			Underway: true,
+			Noticed:  rec.Since(),
+			Deadline: rec.Deadline,
 			Capacity: provisioner.CapacityOf(rec.Replacement),
 		}
 		if l.Capacity == drain.PendingCapacity {

@@ -173,7 +173,15 @@ func (w *world) play() Forecast {
 }
 
 func (w *world) result() Forecast {
-	f := Forecast{Assumptions: w.in.Assumptions, Settings: w.in.Settings, Unread: w.in.Unread, Nodes: []Node{}, Pods: []Pod{}, Workloads: []Workload{}, Budgets: []Budget{}}
+	f := Forecast{
+		Assumptions: w.in.Assumptions,
+		Settings:    w.in.Settings,
+		Unread:      w.in.Unread,
+		Nodes:       []Node{},
+		Pods:        []Pod{},
+		Workloads:   []Workload{},
+		Budgets:     []Budget{},
+	}
 	f.Assumptions.ReadyOf = map[string]Assumption{}
 	for _, l := range w.lost {
 		if l.Underway {

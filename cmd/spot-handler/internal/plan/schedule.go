@@ -87,23 +87,38 @@ func (w *world) bind(p *pod, n *node) {
 // best is the node with the most room of those where the pod may run.
 func (w *world) best(p *pod) *node {
 	requests := room.Requests(p.Pod)
+	need, allowed := room.MeasureOf(requests), w.allowed(p)
 	var best *node
 	score := 0.0
-	rules, suits, tolerant := w.rulesOf(p), room.Suits(p.Pod), drain.ToleratesAll(p.Pod, corev1.Taint{Effect: corev1.TaintEffectNoSchedule})
-	need, zone := room.MeasureOf(requests), w.in.ZoneOf(p.Pod)
 	for _, n := range w.inOrder {
-		if n.closed && !(tolerant && n.lost != nil && !n.lost.dead) {
-			continue
-		}
-		s := n.free.Score(need) // most nodes have less room, which is quicker to find out than whether the pod may run there
+		// Most nodes have less room, which is quicker to find out than whether the pod may run there.
+		s := n.free.Score(need)
 		if best != nil && (s < score || s == score && n.Name > best.Name) {
 			continue
 		}
-		if n.free.Fits(requests) && (zone == "" || zone == n.Labels[corev1.LabelTopologyZone]) && suits(n.Node) && !slices.ContainsFunc(rules, func(r rule) bool { return !r(n) }) {
+		if n.free.Fits(requests) && allowed(n) {
 			best, score = n, s
 		}
 	}
 	return best
+}
+
+// allowed says of a node whether the pod may run there, however much room it has.
+func (w *world) allowed(p *pod) func(*node) bool {
+	tolerant := drain.ToleratesAll(p.Pod, corev1.Taint{Effect: corev1.TaintEffectNoSchedule})
+	zone, suits, rules := w.in.ZoneOf(p.Pod), room.Suits(p.Pod), w.rulesOf(p)
+	return func(n *node) bool {
+		if n.closed {
+			beingDrained := n.lost != nil && !n.lost.dead
+			if !tolerant || !beingDrained {
+				return false
+			}
+		}
+		if zone != "" && zone != n.Labels[corev1.LabelTopologyZone] {
+			return false
+		}
+		return suits(n.Node) && !slices.ContainsFunc(rules, func(r rule) bool { return !r(n) })
+	}
 }
 
 // rule is where other pods let a pod run.

@@ -166,7 +166,9 @@ func newBudget(b *policyv1.PodDisruptionBudget) *budget {
 func (b *budget) begin(w *world) {
 	b.since = w.now
 	b.count()
-	b.report.Healthy, b.report.FewestHealthy, b.report.Desired = int(b.Status.CurrentHealthy), int(b.Status.CurrentHealthy), int(b.Status.DesiredHealthy)
+	b.report.Healthy = int(b.Status.CurrentHealthy)
+	b.report.FewestHealthy = b.report.Healthy
+	b.report.Desired = int(b.Status.DesiredHealthy)
 }
 
 // update brings the status up to date, and lets refused evictions be tried again.

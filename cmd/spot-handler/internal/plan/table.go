@@ -142,8 +142,13 @@ func workloadRow(w Workload) []console.Cell {
 		unplaced = console.Cell{Text: console.Count(w.Unplaced, "pod"), Colour: console.Bad}
 	}
 	return []console.Cell{
-		{Text: w.Namespace + "/" + w.Name}, {Text: fmt.Sprint(w.Replicas)}, {Text: fmt.Sprint(w.Ready)},
-		{Text: fmt.Sprint(w.FewestReady), Colour: colour}, {Text: when}, {Text: fmt.Sprintf("%.0f pod-s", w.UnavailablePodSeconds)}, unplaced,
+		{Text: w.Namespace + "/" + w.Name},
+		{Text: fmt.Sprint(w.Replicas)},
+		{Text: fmt.Sprint(w.Ready)},
+		{Text: fmt.Sprint(w.FewestReady), Colour: colour},
+		{Text: when},
+		{Text: fmt.Sprintf("%.0f pod-s", w.UnavailablePodSeconds)},
+		unplaced,
 	}
 }
 
@@ -158,8 +163,14 @@ func budgetRow(b Budget) []console.Cell {
 		when = seconds(&b.At)
 	}
 	return []console.Cell{
-		{Text: b.Namespace + "/" + b.Name}, {Text: fmt.Sprint(b.Covers)}, {Text: fmt.Sprint(b.Desired)}, {Text: fmt.Sprint(b.Healthy)},
-		{Text: fmt.Sprint(b.FewestHealthy)}, {Text: when}, {Text: fmt.Sprintf("%.0f pod-s", b.UnavailablePodSeconds)}, {Text: console.Count(b.Refused, "pod")},
+		{Text: b.Namespace + "/" + b.Name},
+		{Text: fmt.Sprint(b.Covers)},
+		{Text: fmt.Sprint(b.Desired)},
+		{Text: fmt.Sprint(b.Healthy)},
+		{Text: fmt.Sprint(b.FewestHealthy)},
+		{Text: when},
+		{Text: fmt.Sprintf("%.0f pod-s", b.UnavailablePodSeconds)},
+		{Text: console.Count(b.Refused, "pod")},
 	}
 }
 
@@ -171,7 +182,13 @@ func seconds(s *Seconds) string {
 }
 
 var capacityColumns = []console.Column{
-	{Title: "IN PLACE OF"}, {Title: "BY", Drop: 2}, {Title: "FROM"}, {Title: "READY"}, {Title: "PODS"}, {Title: "ASKS FOR", Drop: 1}, {Title: "WHY"},
+	{Title: "IN PLACE OF"},
+	{Title: "BY", Drop: 2},
+	{Title: "FROM"},
+	{Title: "READY"},
+	{Title: "PODS"},
+	{Title: "ASKS FOR", Drop: 1},
+	{Title: "WHY"},
 }
 
 // capacity shows what is asked for in each node's place.
@@ -191,7 +208,13 @@ func capacity(nodes []Node, width int) []string {
 			why = console.Cell{Text: joined("; ", r.Why, "no place: "+strings.Join(r.NoPlace, "; ")), Colour: console.Notable}
 		}
 		rows = append(rows, []console.Cell{
-			{Text: n.Name}, {Text: or(r.Backend)}, {Text: or(joined(", ", r.Pool, r.InstanceType))}, ready, {Text: fmt.Sprint(r.Pods)}, {Text: or(requests(r.Requests))}, why,
+			{Text: n.Name},
+			{Text: or(r.Backend)},
+			{Text: or(joined(", ", r.Pool, r.InstanceType))},
+			ready,
+			{Text: fmt.Sprint(r.Pods)},
+			{Text: or(requests(r.Requests))},
+			why,
 		})
 		for _, o := range r.Others {
 			if text := "Not from " + o.Name + ": " + or(o.Why); !slices.Contains(others, text) {

@@ -135,7 +135,12 @@ func (w *world) uses(l *lostNode, p *pod) {
 }
 
 func (w *world) addNode(n *corev1.Node) *node {
-	added := &node{Node: n, free: room.NewSpace(n.Status.Allocatable), closed: n.Spec.Unschedulable || n.DeletionTimestamp != nil || !nodes.Ready(n), pods: map[types.UID]*pod{}}
+	added := &node{
+		Node:   n,
+		free:   room.NewSpace(n.Status.Allocatable),
+		closed: n.Spec.Unschedulable || n.DeletionTimestamp != nil || !nodes.Ready(n),
+		pods:   map[types.UID]*pod{},
+	}
 	w.inOrder = append(w.inOrder, added)
 	w.nodes[n.Name] = added
 	return added
@@ -286,6 +291,11 @@ func scheduledAt(p *corev1.Pod) time.Time {
 func with(p *corev1.Pod, kind corev1.PodConditionType, status corev1.ConditionStatus, reason string, now time.Time) *corev1.Pod {
 	c := *p
 	c.Status.Conditions = slices.DeleteFunc(slices.Clone(p.Status.Conditions), func(c corev1.PodCondition) bool { return c.Type == kind })
-	c.Status.Conditions = append(c.Status.Conditions, corev1.PodCondition{Type: kind, Status: status, Reason: reason, LastTransitionTime: metav1.NewTime(now)})
+	c.Status.Conditions = append(c.Status.Conditions, corev1.PodCondition{
+		Type:               kind,
+		Status:             status,
+		Reason:             reason,
+		LastTransitionTime: metav1.NewTime(now),
+	})
 	return &c
 }

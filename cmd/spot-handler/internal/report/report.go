@@ -65,7 +65,12 @@ func (r Report) Lines(width int) []string {
 		return []string{"No interruption was seen."}
 	}
 	lines := append([]string{""}, console.Table([]console.Column{
-		{Title: "NODE"}, {Title: "CORDONED", Drop: 1}, {Title: "REPLACEMENT READY", Drop: 2}, {Title: "DRAINED", Drop: 3}, {Title: "SLACK"}, {Title: "PODS"},
+		{Title: "NODE"},
+		{Title: "CORDONED", Drop: 1},
+		{Title: "REPLACEMENT READY", Drop: 2},
+		{Title: "DRAINED", Drop: 3},
+		{Title: "SLACK"},
+		{Title: "PODS"},
 	}, r.nodeRows(), width)...)
 	if len(s.Workloads) > 0 {
 		lines = append(append(lines, ""), console.Table([]console.Column{
@@ -114,7 +119,12 @@ func workloadRow(w WorkloadScore) []console.Cell {
 	if w.ForecastFewest != nil {
 		fewest.Text += fmt.Sprintf(" (forecast %d)", *w.ForecastFewest)
 	}
-	return []console.Cell{{Text: w.Namespace + "/" + w.Name}, fewest, {Text: fmt.Sprint(w.Missing)}, {Text: fmt.Sprintf("%.1f", w.UnavailableSeconds)}}
+	return []console.Cell{
+		{Text: w.Namespace + "/" + w.Name},
+		fewest,
+		{Text: fmt.Sprint(w.Missing)},
+		{Text: fmt.Sprintf("%.1f", w.UnavailableSeconds)},
+	}
 }
 
 // both is a time, and the one that was forecast.

@@ -101,7 +101,12 @@ func score(r observe.Recording, f *plan.Forecast) Score {
 	s.Pods, s.Counts = len(pods), countsOf(pods)
 	for _, w := range r.Workloads {
 		s.Workloads = append(s.Workloads, WorkloadScore{
-			Namespace: w.Namespace, Name: w.Name, Desired: w.Samples[len(w.Samples)-1].Desired, Fewest: w.Fewest, Missing: w.Missing, UnavailableSeconds: w.UnavailableSeconds,
+			Namespace:          w.Namespace,
+			Name:               w.Name,
+			Desired:            w.Samples[len(w.Samples)-1].Desired,
+			Fewest:             w.Fewest,
+			Missing:            w.Missing,
+			UnavailableSeconds: w.UnavailableSeconds,
 		})
 		s.Dip = max(s.Dip, w.Missing)
 		s.UnavailableSeconds += w.UnavailableSeconds
@@ -175,7 +180,15 @@ func (s *Score) compare(r observe.Recording, f plan.Forecast) {
 func pairs(r observe.Recording, f plan.Forecast) []PodPair {
 	known := map[[3]string]*PodPair{}
 	for _, p := range f.Pods {
-		known[[3]string{p.Node, p.Namespace, p.Name}] = &PodPair{Node: p.Node, Namespace: p.Namespace, Name: p.Name, Forecast: p.Outcome, Outcome: plan.Stays, ForecastGone: p.Gone, Reason: p.Reason}
+		known[[3]string{p.Node, p.Namespace, p.Name}] = &PodPair{
+			Node:         p.Node,
+			Namespace:    p.Namespace,
+			Name:         p.Name,
+			Forecast:     p.Outcome,
+			Outcome:      plan.Stays,
+			ForecastGone: p.Gone,
+			Reason:       p.Reason,
+		}
 	}
 	for _, n := range r.Nodes {
 		for _, p := range n.Pods {

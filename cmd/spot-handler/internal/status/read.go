@@ -131,7 +131,11 @@ func (r Reader) listOf(ctx context.Context, all []*corev1.Node) List {
 		unread = append(unread, fmt.Sprintf("pods of %d more nodes, whose deadlines are later", more))
 	}
 	slices.Sort(unread)
-	return List{Interruptions: Of(time.Now(), all, pods), Held: heldOf(time.Now(), all), Unread: console.Some(unread, 3)} // each node has much the same
+	return List{
+		Interruptions: Of(time.Now(), all, pods),
+		Held:          heldOf(time.Now(), all),
+		Unread:        console.Some(unread, 3), // each node has much the same
+	}
 }
 
 // Held are the replacements that stay on demand until the NodePools that they stand in for are calm.
@@ -219,7 +223,11 @@ func (r Reader) peers(ctx context.Context, node *corev1.Node, rec interruption.R
 
 // eventsOf are the Events about a Node, oldest first.
 func (r Reader) eventsOf(ctx context.Context, node *corev1.Node) ([]corev1.Event, error) {
-	list := cluster.Lister{Client: r.Core, Namespace: metav1.NamespaceDefault, Fields: "involvedObject.kind=Node,involvedObject.name=" + node.Name}
+	list := cluster.Lister{
+		Client:    r.Core,
+		Namespace: metav1.NamespaceDefault,
+		Fields:    "involvedObject.kind=Node,involvedObject.name=" + node.Name,
+	}
 	events, err := eventsIn(ctx, list, "node "+node.Name, func(*corev1.Event) bool { return true })
 	slices.SortStableFunc(events, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
 	return events, err

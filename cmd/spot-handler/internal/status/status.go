@@ -39,8 +39,11 @@ type List struct {
 
 // Same reports whether two lists differ by the time that has passed at most.
 func (l List) Same(o List) bool {
-	return slices.EqualFunc(l.Interruptions, o.Interruptions, Interruption.same) && slices.Equal(l.Unread, o.Unread) && reflect.DeepEqual(l.Held, o.Held) &&
-		slices.EqualFunc(l.Offerings, o.Offerings, func(a, b offerings.Entry) bool { return a.Loss == b.Loss && a.Last.Equal(b.Last) })
+	sameOffering := func(a, b offerings.Entry) bool { return a.Loss == b.Loss && a.Last.Equal(b.Last) }
+	return slices.EqualFunc(l.Interruptions, o.Interruptions, Interruption.same) &&
+		slices.EqualFunc(l.Offerings, o.Offerings, sameOffering) &&
+		slices.Equal(l.Unread, o.Unread) &&
+		reflect.DeepEqual(l.Held, o.Held)
 }
 
 // Interruption is how far one has come.
@@ -144,7 +147,11 @@ func Of(now time.Time, all []*corev1.Node, pods map[string][]*corev1.Pod) []Inte
 			continue
 		}
 		if err != nil {
-			list = append(list, Interruption{Node: node.Name, Pool: nodes.PoolOf(node).Name, WaitsFor: "nothing: its record is not acted on: " + err.Error()})
+			list = append(list, Interruption{
+				Node:     node.Name,
+				Pool:     nodes.PoolOf(node).Name,
+				WaitsFor: "nothing: its record is not acted on: " + err.Error(),
+			})
 			continue
 		}
 		theirs, read := pods[node.Name]

@@ -60,9 +60,14 @@ func offeringRow(o offerings.Entry) []console.Cell {
 
 func (i Interruption) row() []console.Cell {
 	cells := []console.Cell{
-		{Text: i.Node}, {Text: cmp.Or(i.kind(), console.None)}, {Text: cmp.Or(string(i.Phase), console.None), Colour: i.colour()}, {Text: i.timeLeft()},
-		{Text: i.moving()}, {Text: i.notEvicted()},
-		{Text: replacementText(i.Replacement)}, {Text: duration(i.SlackSeconds)},
+		{Text: i.Node},
+		{Text: cmp.Or(i.kind(), console.None)},
+		{Text: cmp.Or(string(i.Phase), console.None), Colour: i.colour()},
+		{Text: i.timeLeft()},
+		{Text: i.moving()},
+		{Text: i.notEvicted()},
+		{Text: replacementText(i.Replacement)},
+		{Text: duration(i.SlackSeconds)},
 	}
 	last := i.WaitsFor
 	if i.Over {
@@ -180,7 +185,13 @@ func (s Node) podLines(now time.Time, width int) []string {
 		if p.NoSurge != "" && p.Next == drain.Later {
 			why += "; not surged: " + p.NoSurge
 		}
-		return []console.Cell{{Text: p.Namespace + "/" + p.Name}, {Text: string(p.Next)}, {Text: by}, {Text: fmt.Sprintf("%d s", p.GraceSeconds)}, {Text: why}}
+		return []console.Cell{
+			{Text: p.Namespace + "/" + p.Name},
+			{Text: string(p.Next)},
+			{Text: by},
+			{Text: fmt.Sprintf("%d s", p.GraceSeconds)},
+			{Text: why},
+		}
 	})
 	columns := []console.Column{{Title: "POD"}, {Title: "NEXT"}, {Title: "AT THE LATEST"}, {Title: "GRACE"}, {Title: "WHY"}}
 	lines := append([]string{""}, console.Table(columns, rows, width)...)
