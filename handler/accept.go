@@ -79,6 +79,9 @@ func (h *Handler) record(ctx context.Context, node *corev1.Node, n interruption.
 		return j.Verdict, nil
 	}
 	patch := marks.Accept(node, j.Record)
+	if n.Withdrawn {
+		patch = marks.Withdraw(node, j.Record)
+	}
 	if err := h.opts.Nodes.Mark(ctx, node.Name, patch.Type, patch.Data); err != nil {
 		return "", err
 	}

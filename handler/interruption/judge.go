@@ -36,6 +36,8 @@ type Case struct {
 	Recorded bool
 	// Past holds what must not begin a second time.
 	Past Past
+	// Cancelling: somebody has cancelled what is recorded, and it is still to be undone.
+	Cancelling bool
 }
 
 // Recommended reports whether the rebalance policy matters in this case.
@@ -134,6 +136,17 @@ func isPast(c Case) (Judgement, bool) {
 	return when(c.Past.Has(c.Notice), Duplicate, "was cancelled, or is over")
 }
 
+// undoes is what is remembered of a record that is being undone; ok is false if it is not.
+func (c Case) undoes() (past Past, ok bool) {
+	switch {
+	case !c.Recorded, c.Record.Phase == Released:
+		return nil, false
+	case c.Cancelling: // what the other source says of the same interruption is cancelled with it
+		return PastOfCanceled(c.Record, c.Now), true
+	}
+	return PastOf(c.Record), c.Record.Canceled
+}
+
 func isTooLate(c Case) (Judgement, bool) {
 	acts := c.Notice.Deadline
 	if c.Notice.Action == ActionHibernate { // at once, however late the notice comes
@@ -182,18 +195,21 @@ func endsARehearsal(c Case) (Judgement, bool) {
 	return Judgement{Accepted, rec, "ends a rehearsal"}, true
 }
 
-// meetsAnUndo: the notice comes while its Node is being undone. What was withdrawn does not
-// stand alongside it.
+// meetsAnUndo: the notice comes while its Node is being undone. What was withdrawn or cancelled does not
+// stand alongside it. A replacement that was cancelled is of use if the node ends after all.
 func meetsAnUndo(c Case) (Judgement, bool) {
-	if !c.Recorded || !c.Record.Canceled {
+	past, ok := c.undoes()
+	if !ok {
 		return undecided()
 	}
-	past := PastOf(c.Record)
 	if past.Has(c.Notice) {
 		return Judgement{Verdict: Duplicate, Reason: "was taken back"}, true
 	}
 	j := c.first(c.Record.Ours, past)
 	j.Record.Hooks = append(j.Record.Hooks, c.Record.Hooks...)
+	if c.Cancelling && j.Record.Phase != Waiting {
+		j.Record.Replacement = c.Record.Replacement
+	}
 	return j, true
 }
 

@@ -30,19 +30,39 @@ func Taint(r interruption.Record) corev1.Taint {
 	return corev1.Taint{Key: interruption.TaintKey, Value: string(r.Kind), Effect: corev1.TaintEffectNoSchedule}
 }
 
-// Accept writes the record of a notice. If the record leaves the node waiting, or has it
-// undone, Accept writes nothing else.
+// Accept writes the record of a notice. If the record leaves the node waiting, Accept marks nothing. A
+// cancellation that is still on the Node was about an earlier interruption, and goes.
 func Accept(node *corev1.Node, rec interruption.Record) Patch {
-	if rec.Phase != interruption.Waiting && !rec.Canceled {
-		return Set(node, rec)
+	annotations := map[string]any{}
+	if _, set := node.Annotations[interruption.CancelAnnotation]; set {
+		annotations[interruption.CancelAnnotation] = nil
 	}
-	return merge(node, rec, map[string]any{"annotations": map[string]string{interruption.Annotation: rec.String()}}, nil)
+	return accept(node, rec, annotations)
+}
+
+// Withdraw writes the record without what a notice takes back. A cancellation on the Node stands: it is
+// about what is left.
+func Withdraw(node *corev1.Node, rec interruption.Record) Patch {
+	return accept(node, rec, map[string]any{})
+}
+
+func accept(node *corev1.Node, rec interruption.Record, annotations map[string]any) Patch {
+	if rec.Phase != interruption.Waiting && !rec.Canceled {
+		return set(node, rec, annotations)
+	}
+	annotations[interruption.Annotation] = rec.String()
+	return merge(node, rec, map[string]any{"annotations": annotations}, nil)
 }
 
 // Set writes a record together with all that it stands for: cordon and taint; if the instance
 // is certain to end, the label that takes it out of load balancers; if it has ended, the taint
 // that says so.
 func Set(node *corev1.Node, rec interruption.Record) Patch {
+	return set(node, rec, map[string]any{})
+}
+
+// set also changes these annotations.
+func set(node *corev1.Node, rec interruption.Record, annotations map[string]any) Patch {
 	rec.Ours = slices.Clone(rec.Ours)
 	ours := func(what string) {
 		if !slices.Contains(rec.Ours, what) {
@@ -74,10 +94,7 @@ func Set(node *corev1.Node, rec interruption.Record) Patch {
 		metadata["labels"] = map[string]string{interruption.ExcludeFromLoadBalancers: interruption.ExcludeFromLoadBalancersValue}
 		ours(interruption.OursLoadBalancer)
 	}
-	annotations := map[string]any{interruption.Annotation: rec.String()}
-	if _, set := node.Annotations[interruption.CancelAnnotation]; set {
-		annotations[interruption.CancelAnnotation] = nil // it was about an earlier interruption
-	}
+	annotations[interruption.Annotation] = rec.String()
 	metadata["annotations"] = annotations
 	return merge(node, rec, metadata, spec)
 }

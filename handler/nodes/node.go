@@ -33,7 +33,8 @@ func Case(node *corev1.Node, n interruption.Notice, rules RulesFunc, now time.Ti
 	}
 	c := interruption.Case{
 		Notice: n, Record: rec, Recorded: has && err == nil, Now: now,
-		Past: interruption.ParsePast(node.Annotations[interruption.PastAnnotation]),
+		Cancelling: node.Annotations[interruption.CancelAnnotation] == "true",
+		Past:       interruption.ParsePast(node.Annotations[interruption.PastAnnotation]),
 		Node: interruption.Node{
 			Instance: instance, Boot: node.Status.NodeInfo.BootID,
 			Deleting: node.DeletionTimestamp != nil,
