@@ -2,6 +2,7 @@ package handler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -35,13 +36,7 @@ func (h *Handler) Accept(ctx context.Context, n interruption.Notice) (interrupti
 			h.resume()
 		}
 	}()
-	if n.Kind == interruption.RebalanceRecommendation {
-		// Read the policy before taking a place among the writers: a slow read must not hold up
-		// others' notices. The answer is kept for a while.
-		if node, ok := h.opts.Index.Find(n); ok {
-			_, _ = h.opts.Rules(node, true)
-		}
-	}
+	rules := h.rulesFor(n)
 	if err := h.writing.Acquire(ctx, 1); err != nil {
 		return "", fmt.Errorf("wait for a place among %d notices: %w", acceptsAtOnce, err)
 	}
@@ -51,7 +46,7 @@ func (h *Handler) Accept(ctx context.Context, n interruption.Notice) (interrupti
 		return interruption.Unknown, nil
 	}
 	for range acceptAttempts {
-		verdict, err := h.record(ctx, node, n)
+		verdict, err := h.record(ctx, node, n, rules)
 		switch {
 		case err == nil:
 			return verdict, nil
@@ -72,9 +67,31 @@ func (h *Handler) Accept(ctx context.Context, n interruption.Notice) (interrupti
 	return "", fmt.Errorf("mark node %q: changed by others %d times in a row", node.Name, acceptAttempts)
 }
 
+// errPolicyNotRead: the Node was not known when the policy was to be read.
+var errPolicyNotRead = errors.New("rebalance policy has not been read")
+
+// rulesFor are the rules by which the notice is judged, without any request. The rebalance policy is read
+// here, before the notice takes a place among the writers, as a slow read must not hold up others'
+// notices; and only if the notice leaves time for it.
+func (h *Handler) rulesFor(n interruption.Notice) nodes.RulesFunc {
+	policy, notRead := interruption.RebalancePolicy(""), errPolicyNotRead
+	if node, ok := h.opts.Index.Find(n); ok && !n.Kind.Certain() {
+		var rules interruption.Rules
+		rules, notRead = h.opts.Rules(node, true)
+		policy = rules.Rebalance
+	}
+	return func(node *corev1.Node, recommended bool) (interruption.Rules, error) {
+		rules, err := h.opts.Rules(node, false)
+		if recommended {
+			rules.Rebalance, err = policy, notRead
+		}
+		return rules, err
+	}
+}
+
 // record writes what the notice means for its Node, if that is news.
-func (h *Handler) record(ctx context.Context, node *corev1.Node, n interruption.Notice) (interruption.Verdict, error) {
-	j := interruption.Judge(nodes.Case(node, n, h.opts.Rules, time.Now()))
+func (h *Handler) record(ctx context.Context, node *corev1.Node, n interruption.Notice, rules nodes.RulesFunc) (interruption.Verdict, error) {
+	j := interruption.Judge(nodes.Case(node, n, rules, time.Now()))
 	if j.Verdict != interruption.Accepted {
 		return j.Verdict, nil
 	}

@@ -40,9 +40,11 @@ type Case struct {
 	Cancelling bool
 }
 
-// Recommended reports whether the rebalance policy matters in this case.
+// Recommended reports whether the rebalance policy matters in this case. It never does if the notice says
+// that the instance is certain to end.
 func (c Case) Recommended() bool {
-	return c.Notice.Kind == RebalanceRecommendation || c.Recorded && c.Record.Kind == RebalanceRecommendation
+	return c.Notice.Kind == RebalanceRecommendation ||
+		!c.Notice.Kind.Certain() && c.Recorded && c.Record.Kind == RebalanceRecommendation
 }
 
 // Judgement is what a notice means for its Node.
