@@ -179,14 +179,17 @@ func (r *reconciliation) notifyPods(ctx context.Context, deadline time.Time, pla
 
 // noteProgress notes that pods have left, or are leaving: those have their grace periods.
 func (k *known) noteProgress(status drain.Status) {
-	if left := status.Total - len(status.Moving); left > k.left {
-		k.left, k.moved = left, interruption.Later(k.moved, time.Now())
-	}
+	left, leaving := status.Total-len(status.Moving), 0
 	for _, pod := range status.Moving {
 		if pod.DeletionTimestamp != nil {
-			k.moved = interruption.Later(k.moved, pod.DeletionTimestamp.Time)
+			leaving++
+			k.leaving = interruption.Later(k.leaving, pod.DeletionTimestamp.Time)
 		}
 	}
+	if left > k.left || left+leaving > k.left+k.onTheirWay {
+		k.moved = interruption.Later(k.moved, time.Now())
+	}
+	k.left, k.onTheirWay = max(k.left, left), leaving
 }
 
 // podsOf are those that the record counts; none before the drain has begun.

@@ -37,7 +37,9 @@ type known struct {
 	started    time.Time            // when, if nobody had before and the node was Ready
 	cancelling bool                 // it was cancelled, or is about to be
 	left       int                  // pods that have left since this process looks after it
-	moved      time.Time            // when the last one left, or has to have left
+	onTheirWay int                  // pods that are leaving
+	moved      time.Time            // when the last one left, or began to leave
+	leaving    time.Time            // when the last of those that are leaving has to have left
 	final      *interruption.Record // its record if it has ended and been counted, until that is written
 }
 

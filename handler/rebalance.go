@@ -119,9 +119,10 @@ func (r *reconciliation) standInLine(ctx context.Context) (done bool, err error)
 }
 
 // keepPlace keeps the place in line of a node whose turn has come while it makes progress: its
-// replacement is on its way, or its pods leave.
+// replacement is on its way, or its pods leave. That a pod is still leaving is none: it can have hours
+// for that.
 func (r *reconciliation) keepPlace() {
-	until := r.quietSince().Add(r.opts.RebalanceTTL / placeShare)
+	until := r.movedAt().Add(r.opts.RebalanceTTL / placeShare)
 	switch {
 	case r.opts.RebalanceTTL == 0:
 		r.opts.Turns.Stand(r.node, r.rec)
@@ -180,14 +181,27 @@ func (r *reconciliation) detached() bool {
 	return asked.Detached || provisioner.Pending(asked.State) || asked.State == provisioner.StateReady
 }
 
-// quietSince is when a recommendation has last made progress. What happened before this process
+// movedAt is when a recommendation has last made progress. What happened before this process
 // had its first look at a drain is not known, and counts as progress.
-func (r *reconciliation) quietSince() time.Time {
+func (r *reconciliation) movedAt() time.Time {
 	at := interruption.Later(interruption.Later(r.rec.Received, r.rec.Begun), r.rec.Ended)
-	if r.rec.TurnTaken() && r.rec.Phase != interruption.Waiting && !r.rec.Phase.Over() {
+	if r.underWay() {
 		at = interruption.Later(interruption.Later(at, r.known.firstDue), r.known.moved)
 	}
 	return at
+}
+
+// quietSince is when a recommendation has last made progress, with the grace periods of those that leave.
+func (r *reconciliation) quietSince() time.Time {
+	at := r.movedAt()
+	if r.underWay() {
+		at = interruption.Later(at, r.known.leaving)
+	}
+	return at
+}
+
+func (r *reconciliation) underWay() bool {
+	return r.rec.TurnTaken() && r.rec.Phase != interruption.Waiting && !r.rec.Phase.Over()
 }
 
 // secure requests a replacement for a recommended node whose turn has come, and marks the node

@@ -257,3 +257,43 @@ func TestTurnOutlivesAFailedWrite(t *testing.T) {
 		f.want(t, 1, 1, 0)
 	})
 }
+
+// A pod with a grace period of 12 hours is leaving: its node gives its pool's only turn to the next after a
+// quarter of the TTL, and is not undone before the pod has gone.
+func TestTurnIsNotKeptForALongGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 2, nil)
+		defer f.watcher.Stop()
+		leaves := time.Now().Add(12 * time.Hour)
+		f.h.opts.Drainer.(*fakeDrainer).DrainFunc = func(string, drain.Interruption) (drain.Status, bool) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "game", DeletionTimestamp: &metav1.Time{Time: leaves}}}
+			return drain.Status{View: drain.View{Moving: []*corev1.Pod{pod}}, Total: 1, Begun: true}, true
+		}
+		f.recommend(t, 0)
+		f.run(t)
+		time.Sleep(time.Second)
+		f.recommend(t, 1)
+		phases := func(after time.Duration) (first, second interruption.Record) {
+			for until := time.Now().Add(after); time.Now().Before(until); time.Sleep(time.Minute) {
+				f.h.Enqueue("a-00")
+				f.h.Enqueue("a-01")
+				f.run(t)
+			}
+			first, _, _ = nodes.Record(f.byName["a-00"])
+			second, _, _ = nodes.Record(f.byName["a-01"])
+			return first, second
+		}
+		if first, second := phases(14 * time.Minute); first.Phase != interruption.Draining || second.Phase != interruption.Waiting {
+			t.Fatalf("after 14 minutes: %s, %s; want the first to have the turn", first, second)
+		}
+		if first, second := phases(5 * time.Minute); first.Phase != interruption.Draining || second.Phase != interruption.Draining {
+			t.Fatalf("after a quarter of the TTL: %s, %s; want both under way", first, second)
+		}
+		if first, _ := phases(11 * time.Hour); first.Phase != interruption.Draining {
+			t.Fatalf("after 11 hours: %s, want that it waits for its pod", first)
+		}
+		if first, _ := phases(2*time.Hour + 5*time.Minute); first.Phase != "" {
+			t.Errorf("an hour after the pod had to have left: %s, want it undone", first)
+		}
+	})
+}
