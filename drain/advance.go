@@ -72,7 +72,11 @@ func (s *session) advance(now time.Time, view View) (Status, []*task) {
 		}
 	}
 	for uid, t := range s.tracked {
-		t.gone = !present[uid]
+		if t.gone = !present[uid]; !t.gone {
+			t.goneAt = time.Time{}
+		} else if t.goneAt.IsZero() {
+			t.goneAt = now
+		}
 	}
 	if !status.Moved {
 		s.emptied = time.Time{}

@@ -97,7 +97,7 @@ func budget(app string, atOnce int32) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: app},
 		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
-		Status:     policyv1.PodDisruptionBudgetStatus{ExpectedPods: 10, DesiredHealthy: 10 - atOnce},
+		Status:     policyv1.PodDisruptionBudgetStatus{ExpectedPods: 10, DesiredHealthy: 10 - atOnce, CurrentHealthy: 10, DisruptionsAllowed: atOnce},
 	}
 }
 

@@ -191,8 +191,11 @@ func (s *session) renew(sit *Situation, in Interruption) {
 	sit.Refused, sit.Fixed = map[types.UID]bool{}, map[types.UID]string{}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sit.Ready, sit.Answers = s.ready, maps.Clone(s.answers)
+	sit.Ready, sit.Answers, sit.Left = s.ready, maps.Clone(s.answers), nil
 	for uid, t := range s.tracked {
+		if t.gone && time.Since(t.goneAt) < leftFor {
+			sit.Left = append(sit.Left, Leaving{Pod: t.pod, Gone: t.goneAt})
+		}
 		if t.refusal != "" {
 			sit.Refused[uid] = true
 		}

@@ -91,6 +91,8 @@ type Situation struct {
 	Ready time.Time
 	// Pods are all pods of the node.
 	Pods []*corev1.Pod
+	// Left are those that had to leave and have left a moment ago.
+	Left []Leaving
 
 	// Budgets are the disruption budgets of the pods' namespaces, as far as they are known.
 	Budgets []*policyv1.PodDisruptionBudget

@@ -28,6 +28,7 @@ type tracked struct {
 	task    *task // while its eviction is in the queue, waits beside it or is under way
 	sent    exit
 	gone    bool
+	goneAt  time.Time
 	fixed   string // why it cannot be surged
 	forcing bool   // the time has come to delete it past its disruption budget
 

@@ -7,20 +7,51 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"spot-handler/handler/interruption"
 )
 
 // A budget that lets only k pods go at a time makes those that it covers leave in waves of
 // k: the next can go when the replacement pods of the last are Ready. For the last wave to have
-// its whole grace period, the first has to start (waves - 1) cycles earlier.
+// its whole grace period, the first has to start (waves - 1) cycles earlier. Pods that are not Ready on
+// other nodes use up some of the k.
 
 // wavePod is what the waves need to know about a pod of a draining node.
 type wavePod struct {
 	*corev1.Pod
 	latest  time.Time     // its eviction deadline
 	startup time.Duration // from having a node to Ready; zero if it is not known
+	ends    time.Duration // until it has gone, if its replacement pod starts only then; else zero
+}
+
+// Leaving is a pod that is terminating, or has gone.
+type Leaving struct {
+	Pod  *corev1.Pod
+	Gone time.Time // when that was seen; zero while it is there
+}
+
+// leftFor is how long a pod that has gone can matter to the waves.
+const leftFor = longestCycle + settle + detaching
+
+// began is when the pod began to end; false if it does not.
+func (l Leaving) began() (time.Time, bool) {
+	at := l.Pod.DeletionTimestamp // the end of its grace period
+	if at == nil {
+		return l.Gone, !l.Gone.IsZero()
+	}
+	return at.Add(-time.Duration(ptr.Deref(l.Pod.DeletionGracePeriodSeconds, 0)) * time.Second), true
+}
+
+// took is how long the pod took to end; zero if that was not seen.
+func (l Leaving) took() time.Duration {
+	began, ok := l.began()
+	if !ok || l.Gone.IsZero() || l.Pod.DeletionTimestamp == nil {
+		return 0
+	}
+	return max(time.Second, l.Gone.Sub(began)) // by two clocks
 }
 
 const (
@@ -32,6 +63,8 @@ const (
 	// longestCycle bounds what is read from a pod's conditions: one that became unready and
 	// then Ready again looks as if it had taken days to start.
 	longestCycle = time.Minute
+	// detaching is about how long a volume is still attached to the node of a pod that has gone.
+	detaching = 5 * time.Second
 )
 
 // Waves is when those pods of all draining nodes go that cannot all go at once.
@@ -46,16 +79,29 @@ type Waves struct {
 // PlanWaves plans for the pods of all draining nodes together.
 func PlanWaves(now time.Time, nodes []Situation, budgets []*policyv1.PodDisruptionBudget) Waves {
 	pods, review := podsInWaves(now, nodes)
-	byNamespace := map[string][]wavePod{}
+	byNamespace, away := map[string][]wavePod{}, map[string][]leaving{}
 	for _, pod := range pods {
 		byNamespace[pod.Namespace] = append(byNamespace[pod.Namespace], pod)
 	}
+	for _, leaving := range leftBy(nodes) {
+		away[leaving.Pod.Namespace] = append(away[leaving.Pod.Namespace], leaving)
+	}
 	starts := map[types.UID]time.Time{}
 	for _, budget := range budgets {
-		atOnce := waveSize(budget)
-		if atOnce <= 0 {
+		if waveSize(budget) <= 0 {
 			continue // it never lets any go
 		}
+		var theirs []Leaving
+		onTheirWay := 0
+		for _, l := range away[budget.Namespace] {
+			if !covers(budget, l.Pod.Labels) {
+				continue
+			}
+			if theirs = append(theirs, l.Leaving); l.awaited(now) {
+				onTheirWay++
+			}
+		}
+		atOnce := sparedBy(budget, onTheirWay)
 		var group []wavePod
 		for _, pod := range byNamespace[budget.Namespace] {
 			if covers(budget, pod.Labels) {
@@ -65,7 +111,7 @@ func PlanWaves(now time.Time, nodes []Situation, budgets []*policyv1.PodDisrupti
 		if len(group) <= atOnce {
 			continue
 		}
-		for uid, at := range planGroup(group, atOnce) {
+		for uid, at := range planGroup(asSeen(group, theirs), atOnce) {
 			starts[uid] = interruption.Earlier(starts[uid], at)
 		}
 	}
@@ -76,6 +122,106 @@ func PlanWaves(now time.Time, nodes []Situation, budgets []*policyv1.PodDisrupti
 // go.
 func waveSize(budget *policyv1.PodDisruptionBudget) int {
 	return int(budget.Status.ExpectedPods - budget.Status.DesiredHealthy)
+}
+
+// sparedBy is how many pods the budget lets go at a time as things are, at least one: those that are not
+// Ready, besides those on their way, are broken on other nodes and use up some.
+func sparedBy(budget *policyv1.PodDisruptionBudget, onTheirWay int) int {
+	broken := int(budget.Status.ExpectedPods-budget.Status.CurrentHealthy) - onTheirWay
+	return max(1, waveSize(budget)-max(0, broken))
+}
+
+// leaving is one whose replacement pod might start only when it has gone.
+type leaving struct {
+	Leaving
+	alone bool
+}
+
+// leftBy are the pods that are leaving the nodes, or have left. The replacement pod of a surged pod was there
+// before.
+func leftBy(nodes []Situation) (away []leaving) {
+	for _, s := range nodes {
+		p := planner{Situation: s}
+		add := func(l Leaving) { away = append(away, leaving{l, p.replacedAfter(l.Pod) > 0}) }
+		for _, pod := range s.Pods {
+			if pod.DeletionTimestamp != nil && p.notOurs(pod) == "" && !IsSurged(pod) {
+				add(Leaving{Pod: pod})
+			}
+		}
+		for _, l := range s.Left {
+			if !IsSurged(l.Pod) {
+				add(l)
+			}
+		}
+	}
+	return away
+}
+
+// awaited reports whether the pod's replacement pod is still to be Ready, by the time that the pod itself
+// once took.
+func (l leaving) awaited(now time.Time) bool {
+	from, ok := l.began()
+	switch {
+	case !ok:
+		return false
+	case l.alone && l.Gone.IsZero():
+		return true
+	case l.alone:
+		from = l.Gone.Add(endsAfter(l.Pod, 0))
+	}
+	startup, known := Startup(l.Pod)
+	if !known {
+		startup = unknownCycle
+	}
+	return now.Before(from.Add(min(startup, longestCycle) + settle))
+}
+
+// asSeen is the group with how long its pods take to end, as far as others of it have shown that.
+func asSeen(group []wavePod, left []Leaving) []wavePod {
+	var seen time.Duration
+	for _, l := range left {
+		seen = max(seen, l.took())
+	}
+	if seen == 0 {
+		return group
+	}
+	group = slices.Clone(group)
+	for i := range group {
+		if group[i].ends > 0 {
+			group[i].ends = min(group[i].ends, seen+endsAfter(group[i].Pod, 0))
+		}
+	}
+	return group
+}
+
+// makesNextAtOnce are the controllers that make a pod's replacement as soon as it is terminating. Others wait
+// until it has gone: a StatefulSet's next pod has its name.
+var makesNextAtOnce = []string{"ReplicaSet", "ReplicationController", "Job", "CloneSet"}
+
+// replacedAfter is how long the pod takes until its replacement pod can start, if it ends in that time; zero if
+// that starts beside it.
+func (p *planner) replacedAfter(pod *corev1.Pod) time.Duration {
+	owner := metav1.GetControllerOf(pod)
+	alone := owner != nil && !slices.Contains(makesNextAtOnce, owner.Kind)
+	if alone || p.hasVolumeOfOneNode(pod) {
+		return endsAfter(pod, Grace(pod))
+	}
+	return 0
+}
+
+// endsAfter is when nothing of the pod is left on its node, if it ends in that time.
+func endsAfter(pod *corev1.Pod, ends time.Duration) time.Duration {
+	if HasVolumes(pod) || slices.ContainsFunc(pod.Spec.Volumes, isDisk) {
+		return ends + detaching
+	}
+	return ends
+}
+
+// hasVolumeOfOneNode reports whether the pod has a volume that one node has at a time, as far as is known:
+// most are like that.
+func (p *planner) hasVolumeOfOneNode(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, isDisk) ||
+		slices.ContainsFunc(ClaimsOf(pod), func(claim types.NamespacedName) bool { return !p.Shared[claim] })
 }
 
 // podsInWaves are the pods that have to leave in waves where a budget demands it, and when that has
@@ -123,7 +269,7 @@ func Startup(pod *corev1.Pod) (time.Duration, bool) {
 
 func (p *planner) wavePod(pod *corev1.Pod) wavePod {
 	took, _ := Startup(pod)
-	return wavePod{Pod: pod, latest: evictionDeadline(pod, p.Deadline, p.Policy.Margin), startup: took}
+	return wavePod{Pod: pod, latest: evictionDeadline(pod, p.Deadline, p.Policy.Margin), startup: took, ends: p.replacedAfter(pod)}
 }
 
 // surgeTurns are the turns of a Deployment's pods: maxSurge of them are surged at the same time, over
@@ -188,7 +334,7 @@ func (t *surgeTurns) take(now time.Time) (late []wavePod, review time.Time) {
 // and each wave before it a cycle earlier, or when its own pods have to.
 func planGroup(group []wavePod, atOnce int) map[types.UID]time.Time {
 	slices.SortFunc(group, byLatest)
-	period := cycle(group, 3, 4)
+	period := cycle(group, 3, 4) + ending(group, 3, 4)
 	starts := make(map[types.UID]time.Time, len(group))
 	var next time.Time
 	for end := len(group); end > 0; end -= atOnce {
@@ -223,6 +369,17 @@ func cycle(group []wavePod, part, of int) time.Duration {
 	}
 	slices.Sort(took)
 	return took[len(took)*part/of] + settle
+}
+
+// ending is the time after which so many of the group's pods have gone for whose end their replacement pods
+// wait, such as three quarters; zero if those don't.
+func ending(group []wavePod, part, of int) time.Duration {
+	took := make([]time.Duration, len(group))
+	for i, member := range group {
+		took[i] = member.ends
+	}
+	slices.Sort(took)
+	return took[len(took)*part/of]
 }
 
 // startsFor is how old the waves can be that plans are made with. They depend on all

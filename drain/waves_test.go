@@ -2,11 +2,15 @@ package drain
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -97,5 +101,166 @@ func TestWavesOfSeveralNodes(t *testing.T) {
 	starts := PlanWaves(now, nodes, budgets).Starts
 	if a, b, c := starts["uid-node1"], starts["uid-node2"], starts["uid-node0"]; !a.Before(b) || !b.Before(c) {
 		t.Errorf("starts %s, %s, %s; want the order of the deadlines", a.Sub(now), b.Sub(now), c.Sub(now))
+	}
+}
+
+// shopBudget is of three pods, or ten.
+func shopBudget(app string, expected, desired, current int32) *policyv1.PodDisruptionBudget {
+	return &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: app, UID: "b"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+		Status: policyv1.PodDisruptionBudgetStatus{
+			ExpectedPods: expected, DesiredHealthy: desired, CurrentHealthy: current, DisruptionsAllowed: max(0, current-desired),
+		},
+	}
+}
+
+// underBudget has evictions obey a budget that lets some go. A pod's replacement pod is Ready again when the
+// callback says so. What is evicted when, and with which grace period, is added to the list.
+func underBudget(f *fakeAPI, app string, expected, desired, current int32, replace func(name string, ready func())) *[]string {
+	var got []string
+	start, now := time.Now(), current
+	show := func() { f.budget(shopBudget(app, expected, desired, now)) }
+	show()
+	f.answer = func(_, path string, body map[string]any) (int, any) {
+		if !strings.HasSuffix(path, "/eviction") {
+			return 0, nil
+		}
+		if now <= desired {
+			return http.StatusTooManyRequests, refusal(0)
+		}
+		now--
+		opts, _ := body["deleteOptions"].(map[string]any)
+		name := strings.Split(path, "/")[6]
+		got = append(got, fmt.Sprintf("%s at %d with %v", name, time.Since(start)/time.Second, opts["gracePeriodSeconds"]))
+		go show()
+		replace(name, func() {
+			f.mu.Lock()
+			now++
+			f.mu.Unlock()
+			show()
+		})
+		return 0, nil
+	}
+	return &got
+}
+
+// Two of three pods of a StatefulSet are on the node, under maxUnavailable 1. Each has 45 s of grace, of which it
+// takes 30, and its successor, which the StatefulSet makes when the pod has gone, 10 s to be Ready. The
+// replacement node is Ready after 45 s.
+func TestWavesOfAStatefulSet(t *testing.T) {
+	const grace, ends, starts, boot = 45, 30 * time.Second, 10 * time.Second, 45 * time.Second
+	var got *[]string
+	stage(t, holding, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+		start := time.Now()
+		for _, n := range []string{"db-0", "db-1"} {
+			p := pod(n, withGrace(grace), readyAfter(starts), ownedBy("StatefulSet"))
+			p.Labels = map[string]string{"app": "db"}
+			f.pod(p)
+		}
+		got = underBudget(f, "db", 3, 2, 3, func(name string, ready func()) {
+			time.AfterFunc(ends, func() {
+				f.gone(name)
+				time.AfterFunc(max(0, boot-time.Since(start))+starts, ready)
+			})
+		})
+	}, func(s *scene) {
+		s.until(boot)
+		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
+		s.until(119 * time.Second)
+		if len(*got) != 2 || !strings.HasSuffix((*got)[0], "with <nil>") || !strings.HasSuffix((*got)[1], "with <nil>") {
+			t.Errorf("evicted %q, want both with their whole grace", *got)
+		}
+		s.pass(2 * time.Minute)
+	})
+}
+
+// How far apart two waves are: the time in which the pods last became Ready, and, where a successor starts only
+// then, that in which they end, and a volume is detached.
+func TestCycles(t *testing.T) {
+	claim := types.NamespacedName{Namespace: "shop", Name: "data"}
+	left := func(took time.Duration) []Leaving {
+		grace := int64(45)
+		p := pod("left", of("web"))
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: now.Add(45*time.Second - took)}, &grace
+		return []Leaving{{Pod: p, Gone: now}}
+	}
+	for name, tt := range map[string]struct {
+		owner  func(*corev1.Pod)
+		change func(*corev1.Pod)
+		shared map[types.NamespacedName]bool
+		left   []Leaving
+		want   time.Duration
+	}{
+		"ReplicaSet":                   {want: 12 * time.Second},
+		"StatefulSet":                  {owner: ownedBy("StatefulSet"), want: 57 * time.Second},
+		"StatefulSet with a volume":    {owner: ownedBy("StatefulSet"), change: withClaim("data"), want: 62 * time.Second},
+		"an operator's own kind":       {owner: ownedBy("Cluster"), want: 57 * time.Second},
+		"a disk":                       {change: withClaim("data"), want: 62 * time.Second},
+		"a shared volume":              {change: withClaim("data"), shared: map[types.NamespacedName]bool{claim: true}, want: 12 * time.Second},
+		"others were seen to end":      {owner: ownedBy("StatefulSet"), left: left(20 * time.Second), want: 32 * time.Second},
+		"others took longer than that": {owner: ownedBy("StatefulSet"), left: left(time.Minute), want: 57 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := surging(Workload{})
+			s.Policy.Strategy, s.Deadline, s.Left = Hold, now.Add(time.Hour), tt.left
+			if tt.shared != nil {
+				s.Shared = tt.shared
+			}
+			for i := range 2 {
+				p := pod(fmt.Sprint("p", i), of("web"), withGrace(45), readyAfter(10*time.Second))
+				for _, change := range []func(*corev1.Pod){tt.owner, tt.change} {
+					if change != nil {
+						change(p)
+					}
+				}
+				s.Pods = append(s.Pods, p)
+			}
+			starts := PlanWaves(now, []Situation{s}, []*policyv1.PodDisruptionBudget{budget("web", 1)}).Starts
+			if got := starts["uid-p1"].Sub(starts["uid-p0"]); got != tt.want {
+				t.Errorf("the second wave is %s after the first, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// A budget of ten pods lets two go, but some of them, on other nodes, are not Ready and never will be.
+func TestWavesWithPodsThatAreBrokenElsewhere(t *testing.T) {
+	for broken := range int32(2) {
+		t.Run(fmt.Sprint(broken), func(t *testing.T) {
+			var got *[]string
+			stage(t, holding, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+				for i := range 4 {
+					f.pod(pod(fmt.Sprint("p", i), of("web"), withGrace(30), readyAfter(10*time.Second)))
+				}
+				got = underBudget(f, "web", 10, 8, 10-broken, func(_ string, ready func()) { time.AfterFunc(10*time.Second, ready) })
+			}, func(s *scene) {
+				s.until(119 * time.Second)
+				if len(*got) != 4 || slices.ContainsFunc(*got, func(e string) bool { return !strings.HasSuffix(e, "with <nil>") }) {
+					t.Errorf("evicted %q, want all with their whole grace", *got)
+				}
+				s.pass(2 * time.Minute)
+			})
+		})
+	}
+}
+
+func TestSparedBy(t *testing.T) {
+	for name, tt := range map[string]struct {
+		current    int32
+		onTheirWay int
+		want       int
+	}{
+		"all Ready":               {10, 0, 3},
+		"one on its way":          {9, 1, 3},
+		"one broken":              {9, 0, 2},
+		"one broken, one leaving": {8, 1, 2},
+		"all broken":              {0, 0, 1},
+		"surged":                  {12, 0, 3},
+		"not shown yet":           {10, 2, 3},
+	} {
+		if got := sparedBy(shopBudget("web", 10, 7, tt.current), tt.onTheirWay); got != tt.want {
+			t.Errorf("%s: %d at a time, want %d", name, got, tt.want)
+		}
 	}
 }
