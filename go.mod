@@ -22,7 +22,7 @@ require (
 	github.com/spf13/pflag v1.0.10 // their flags
 	golang.org/x/sync v0.24.0 // errgroup, semaphore, singleflight
 	golang.org/x/term v0.46.0 // whether there is a terminal, and its width
-	golang.org/x/time v0.14.0 // rates: how fast large answers are read
+	golang.org/x/time v0.14.0 // rates: how fast large answers are read, and what one node can make us do
 	k8s.io/api v0.36.3 // types of Kubernetes' objects
 	k8s.io/apimachinery v0.36.3 // types of Kubernetes' objects
 	k8s.io/client-go v0.36.3 // requests, watches, work queues; not its clientsets nor its recorder of Events, which cost 10 MiB of memory, and keep 1 MB of OpenAPI schemas in the program

@@ -109,6 +109,7 @@ func (h *Handler) refuse(node *corev1.Node, k *known, err error) {
 	}
 	k.unreadable = true
 	h.opts.Drainer.Forget(node.Name)
+	h.opts.Hooks.Forget(node.Name)
 	h.metrics.rejected.Inc()
 	h.opts.Events.Notify(notify.Unreadable(node, err))
 	h.opts.Logger.Error().Err(err).Str("node", node.Name).Msg("read record")

@@ -25,6 +25,7 @@ func TestImportsPointDown(t *testing.T) {
 		"spot-handler/cmd/spot-handler/internal/migrate":  {"spot-handler/handler/interruption"},
 		"spot-handler/handler/interruption":               {},
 		"spot-handler/handler/readcache":                  {},
+		"spot-handler/handler/ratelimit":                  {},
 		"spot-handler/imds":                               {"spot-handler/handler/awsfault", "spot-handler/handler/interruption"},
 		"spot-handler/queue":                              {"spot-handler/handler/awsfault", "spot-handler/handler/interruption", "spot-handler/handler/readcache"},
 		"spot-handler/drain/rewatch":                      {},
@@ -47,7 +48,7 @@ func TestImportsPointDown(t *testing.T) {
 		"spot-handler/handler/provisioner/placeholder":    {"spot-handler/drain", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner", "spot-handler/handler/readcache"},
 		"spot-handler/handler/provisioner/room":           {"spot-handler/drain", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner"},
 	}
-	everybodys := []string{"spot-handler/drain/fair", "spot-handler/drain/narrow", "spot-handler/handler/interruption"}
+	everybodys := []string{"spot-handler/drain/fair", "spot-handler/drain/narrow", "spot-handler/handler/interruption", "spot-handler/handler/ratelimit"}
 	for pkg, want := range allowed {
 		for _, dep := range deps(t, pkg) {
 			if strings.HasPrefix(dep, "spot-handler/") && dep != pkg && !slices.Contains(append(everybodys, want...), dep) {

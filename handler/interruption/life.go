@@ -131,10 +131,6 @@ func (r Record) DrainEndFrom(began time.Time) time.Time {
 // announced again and again, and whatever somebody has cancelled.
 type Past []Announcement
 
-// maxPast bounds that list: it can hold all that one record announces. An instance has one or
-// two scheduled events in its life.
-const maxPast = maxAnnounced
-
 // PastOf is what to remember of a record that is undone.
 func PastOf(r Record) Past { return Past(r.Past).withScheduled(r.Announcements()) }
 
@@ -168,6 +164,7 @@ func ParsePast(text string) Past {
 	if len(text) > maxRecord || json.Unmarshal([]byte(text), &p) != nil {
 		return nil
 	}
+	p = slices.DeleteFunc(p, func(a Announcement) bool { return a.bounded() != nil })
 	return p[max(0, len(p)-maxPast):]
 }
 

@@ -24,14 +24,6 @@ type Announcement struct {
 // the metadata service moves its noticeTime while the risk lasts.
 const staysOffFor = 10 * time.Minute
 
-// maxAnnounced bounds the announcements of one record: there is one for each kind, and EC2
-// schedules one or two events for an instance. The weakest beyond that are dropped.
-const maxAnnounced = 8
-
-// maxHooks bounds the hooks of one record. A group has at most 50 hooks, and one or two
-// in practice.
-const maxHooks = 8
-
 // sameDeadline is how far apart two deadlines can be and still count as the same. EventBridge
 // stamps whole seconds and the metadata service gives whole seconds.
 const sameDeadline = 2 * time.Second

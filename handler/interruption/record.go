@@ -212,25 +212,8 @@ func OutcomeText(name string) string {
 // Rehearsed reports whether the record was made up by an operator, and not by EC2.
 func (r Record) Rehearsed() bool { return r.Source == Rehearsal }
 
-// maxRecord bounds, in bytes, what we read back from a Node. Our own records are below 1 KiB,
-// and below half of maxRecord even when as full as they can be. The rest could have been
-// written by anybody who may annotate a Node.
-const maxRecord = 16 << 10
-
-// maxText bounds, in bytes, each text in a record that others wrote: what a provisioner, a
-// webhook of the cluster or a cloud says about a failure has no limit of its own.
-const maxText = 1 << 10
-
-// Clip shortens somebody else's text to what a record can hold.
-func Clip(text string) string {
-	if len(text) <= maxText {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxText], "") + "..."
-}
-
 // ParseRecord reads a record back from the annotation's text. Anybody may have edited the text,
-// so it checks the fields that a drain rests on.
+// so it checks the fields that a drain rests on, and refuses more of anything than we write.
 func ParseRecord(text string) (Record, error) {
 	if len(text) > maxRecord {
 		return Record{}, fmt.Errorf("parse record: %d bytes, want at most %d", len(text), maxRecord)
@@ -244,6 +227,9 @@ func ParseRecord(text string) (Record, error) {
 	}
 	if !slices.Contains(Phases(), r.Phase) {
 		return Record{}, fmt.Errorf("parse record: unknown phase %q", r.Phase)
+	}
+	if err := r.bounded(); err != nil {
+		return Record{}, fmt.Errorf("parse record: %w", err)
 	}
 	// Little text can stand for much: what we wrote back could not be read again.
 	if n := len(r.String()); n > maxRecord {

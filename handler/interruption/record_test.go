@@ -2,6 +2,7 @@ package interruption
 
 import (
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +50,68 @@ func TestParseRecordRefuses(t *testing.T) {
 		if rec, err := ParseRecord(text); err == nil {
 			t.Errorf("%s: read as %s", name, rec)
 		}
+	}
+}
+
+// A kubelet may write its Node's record. What a record can make us do is bounded by what we write
+// ourselves: the figures here are documented limits of AWS and of ours.
+func TestParseRecordRefusesMoreThanWeWrite(t *testing.T) {
+	hook := Hook{Group: "g", Name: "h", Since: t0, Until: t0.Add(48 * time.Hour), Beat: t0.Add(time.Hour)}
+	announced := announcementOf(Notice{Kind: SpotInterruption, EventID: "e", Noticed: t0, Received: t0})
+	full := NewRecord(Notice{Kind: SpotInterruption, Source: IMDS, EventID: "e", InstanceID: "i-1", Noticed: t0, Received: t0})
+	full.Hooks, full.Announced, full.Past = slices.Repeat([]Hook{hook}, 8), slices.Repeat([]Announcement{announced}, 8), slices.Repeat([]Announcement{announced}, 8)
+	full.Replacement, full.Pods = &Replacement{Reason: Clip(strings.Repeat("x", 5000))}, &Pods{Total: 10_000, Refusal: Clip(strings.Repeat("x", 5000))}
+	if _, err := ParseRecord(full.String()); err != nil {
+		t.Fatalf("as full as it can be: %v", err)
+	}
+	for name, more := range map[string]func(r *Record){
+		"a 9th hook":               func(r *Record) { r.Hooks = append(r.Hooks, hook) },
+		"a 9th announcement":       func(r *Record) { r.Announced = append(r.Announced, announced) },
+		"a 9th past announcement":  func(r *Record) { r.Past = append(r.Past, announced) },
+		"a 9th mark":               func(r *Record) { r.Ours = make([]string, 9) },
+		"long mark":                func(r *Record) { r.Ours = []string{strings.Repeat("x", 256)} },
+		"long group":               func(r *Record) { r.Hooks[7].Group = strings.Repeat("x", 256) },
+		"long hook":                func(r *Record) { r.Hooks[7].Name = strings.Repeat("x", 256) },
+		"long token":               func(r *Record) { r.Hooks[7].Token = strings.Repeat("x", 256) },
+		"wait of 48 h and more":    func(r *Record) { r.Hooks[7].Until = t0.Add(48*time.Hour + time.Second) },
+		"heartbeat after the wait": func(r *Record) { r.Hooks[7].Beat = t0.Add(48*time.Hour + time.Second) },
+		"hook since year 9000":     func(r *Record) { r.Hooks[7] = Hook{Since: time.Date(9000, 1, 1, 0, 0, 0, 0, time.UTC)} },
+		"negative heartbeats":      func(r *Record) { r.Hooks[7].Heartbeats = -1 },
+		"long event":               func(r *Record) { r.Event = strings.Repeat("x", 513) },
+		"long announced event":     func(r *Record) { r.Announced[7].Event = strings.Repeat("x", 513) },
+		"long past event":          func(r *Record) { r.Past[7].Event = strings.Repeat("x", 513) },
+		"long action":              func(r *Record) { r.Action = strings.Repeat("x", 256) },
+		"long source":              func(r *Record) { r.Announced[0].Source = Source(strings.Repeat("x", 256)) },
+		"long instance":            func(r *Record) { r.Instance = strings.Repeat("x", 256) },
+		"long boot id":             func(r *Record) { r.Boot = strings.Repeat("x", 256) },
+		"long replacement":         func(r *Record) { r.Replacement.Name = strings.Repeat("x", 1025) },
+		"long reason":              func(r *Record) { r.Replacement.Reason = strings.Repeat("x", 1028) },
+		"long refusal":             func(r *Record) { r.Pods.Refusal = strings.Repeat("x", 1028) },
+		"received in year 9000":    func(r *Record) { r.Received = time.Date(9000, 1, 1, 0, 0, 0, 0, time.UTC) },
+		"deadline in year 9999":    func(r *Record) { r.Deadline = time.Date(9999, 12, 31, 23, 0, 0, 0, time.FixedZone("", -8*3600)) },
+		"announced in year 2":      func(r *Record) { r.Announced[7].Noticed = time.Date(2, 1, 1, 0, 0, 0, 0, time.UTC) },
+		"cancelled in year 2201":   func(r *Record) { r.Past[7].Off = time.Date(2201, 1, 1, 0, 0, 0, 0, time.UTC) },
+		"begun in year 2201":       func(r *Record) { r.Begun = time.Date(2201, 1, 1, 0, 0, 0, 0, time.UTC) },
+		"ended in year 2201":       func(r *Record) { r.Ended = time.Date(2201, 1, 1, 0, 0, 0, 0, time.UTC) },
+		"negative pods":            func(r *Record) { r.Pods.Total = -1 },
+		"10,001 pods":              func(r *Record) { r.Pods.Left = 10_001 },
+	} {
+		rec, err := ParseRecord(full.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		more(&rec)
+		if _, err := ParseRecord(rec.String()); err == nil {
+			t.Errorf("%s is read", name)
+		}
+	}
+}
+
+// What a kubelet adds to the past makes no record of ours too large to be read again.
+func TestPastIsBounded(t *testing.T) {
+	long := Past{{Kind: ScheduledEvent, Event: strings.Repeat("x", 1500)}, {Kind: ScheduledEvent, Event: "e"}}
+	if got := ParsePast(long.String()); len(got) != 1 || got[0].Event != "e" {
+		t.Errorf("%s, want only the one whose name could be ours", got)
 	}
 }
 

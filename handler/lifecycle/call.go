@@ -26,7 +26,7 @@ type call struct {
 // try is what this process knows of one hook beyond the record. Losing it costs a call. The
 // Tender's mutex guards it.
 type try struct {
-	busy bool               // its limits are being read, or a heartbeat recorded
+	busy context.CancelFunc // of reading its limits or of a heartbeat; nil if neither is under way
 	stop context.CancelFunc // of completing it; nil before that has begun
 
 	limits Limits    // zero: not known yet
@@ -58,15 +58,47 @@ const (
 )
 
 // tryKey identifies a hook of a node.
-type tryKey struct{ node, group, name, token string }
+type tryKey struct{ group, name, token string }
+
+func keyOf(hook interruption.Hook) tryKey { return tryKey{hook.Group, hook.Name, hook.Token} }
+
+// names reports whether that is the hook.
+func (k tryKey) names(hook interruption.Hook) bool { return k == keyOf(hook) }
 
 // of returns what is known of a node's hook. The caller holds the mutex.
 func (t *Tender) of(node string, hook interruption.Hook) *try {
-	key := tryKey{node, hook.Group, hook.Name, hook.Token}
-	if t.tries[key] == nil {
-		t.tries[key] = &try{}
+	if t.tries[node] == nil {
+		t.tries[node] = map[tryKey]*try{}
 	}
-	return t.tries[key]
+	key := keyOf(hook)
+	if t.tries[node][key] == nil {
+		t.tries[node][key] = &try{}
+	}
+	return t.tries[node][key]
+}
+
+// giveUp ends the calls that are under way. The caller holds the mutex.
+func (t *try) giveUp() {
+	for _, stop := range []context.CancelFunc{t.busy, t.stop} {
+		if stop != nil {
+			stop()
+		}
+	}
+}
+
+// called notes that reading its limits, or a heartbeat, is over. The caller holds the mutex.
+func (t *try) called() {
+	t.busy()
+	t.busy = nil
+}
+
+// share makes a call when the node may have one.
+func (t *Tender) share(ctx context.Context, node string, call func() error) error {
+	var err error
+	if waited := t.shares.Do(ctx, node, func() { err = call() }); waited != nil {
+		return waited
+	}
+	return err
 }
 
 // again makes a call until it succeeds, or until patience or ctx ends. After ErrGone there is no
@@ -89,25 +121,34 @@ func again[T any](ctx context.Context, patience time.Duration, do func() (T, err
 func (t *Tender) readLimits(ctx context.Context, c call) {
 	bounded, cancel := context.WithTimeout(ctx, limitsPatience)
 	defer cancel()
-	limits, err := again(bounded, limitsPatience, func() (Limits, error) { return t.opts.Hooks.Limits(bounded, c.hook) })
+	limits, err := again(bounded, limitsPatience, func() (limits Limits, err error) {
+		err = t.share(bounded, c.node, func() (err error) {
+			limits, err = t.opts.Hooks.Limits(bounded, c.hook)
+			return err
+		})
+		return limits, err
+	})
 	if err != nil || limits.Timeout <= 0 {
 		limits = LimitsOf(interruption.UnknownHookTimeout)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c.try.busy = false
 	if ctx.Err() == nil {
 		c.try.limits = limits
 	}
+	c.try.called()
 }
 
 // prolong records a heartbeat.
 func (t *Tender) prolong(ctx context.Context, c call) {
-	at := time.Now()
-	err := t.opts.Hooks.Heartbeat(ctx, c.rec.Instance, c.hook)
+	var at time.Time
+	err := t.share(ctx, c.node, func() error {
+		at = time.Now()
+		return t.opts.Hooks.Heartbeat(ctx, c.rec.Instance, c.hook)
+	})
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c.try.busy = false
+	defer c.try.called()
 	switch {
 	case ctx.Err() != nil:
 	case err == nil:
@@ -127,7 +168,7 @@ func (t *Tender) prolong(ctx context.Context, c call) {
 // complete has the group stop waiting, in as many attempts as it takes, unless ctx ends before.
 func (t *Tender) complete(ctx context.Context, c call) {
 	_, err := again(ctx, time.Until(c.abandoned()), func() (struct{}, error) {
-		err := t.opts.Hooks.Complete(ctx, c.node, c.rec.Instance, c.hook)
+		err := t.share(ctx, c.node, func() error { return t.opts.Hooks.Complete(ctx, c.node, c.rec.Instance, c.hook) })
 		if err != nil && !errors.Is(err, ErrGone) && !errors.Is(err, ErrDenied) { // the client has logged that one
 			c.about(t.opts.Logger.Warn()).Err(err).Msg("complete lifecycle hook")
 		}
@@ -146,11 +187,12 @@ func (t *Tender) complete(ctx context.Context, c call) {
 	c.try.gone = true
 }
 
-// abandoned is when a hook that could not be completed has certainly timed out.
+// abandoned is when a hook that could not be completed has certainly timed out. The record may say
+// that the wait has yet to begin.
 func (c call) abandoned() time.Time {
 	since := interruption.Later(c.hook.Since, c.rec.Received)
 	until := interruption.Later(since.Add(interruption.UnknownHookTimeout), c.hook.Until)
-	return until.Add(completeFor)
+	return interruption.Earlier(until, time.Now().Add(interruption.LongestWait)).Add(completeFor)
 }
 
 // about adds the hook to the fields of an interruption.

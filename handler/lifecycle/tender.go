@@ -2,7 +2,6 @@ package lifecycle
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/ratelimit"
 )
 
 // Hooks answers the lifecycle hooks of Auto Scaling groups, as [Client] does. Each method makes
@@ -50,16 +50,26 @@ type TenderOptions struct {
 // Tender answers the hooks in the records of nodes. Its calls run in the background: no method
 // waits for Auto Scaling, except Wait. It is safe for concurrent use, for different nodes.
 type Tender struct {
-	opts  TenderOptions
-	calls sync.WaitGroup
+	opts   TenderOptions
+	shares *ratelimit.PerNode // of the calls
+	calls  sync.WaitGroup
 
 	mu    sync.Mutex
-	tries map[tryKey]*try
+	tries map[string]map[tryKey]*try // by node
 }
+
+// A node's share of the calls is ample for all the hooks that a record can have: their timeouts
+// are read and they are completed, and each is tried again. Its kubelet may write hooks into its
+// record as fast as it likes, and the account has one rate for all its groups.
+const (
+	nodeBurst  = 16
+	nodeEvery  = 2 * time.Second
+	nodeAtOnce = 2
+)
 
 // NewTender returns a Tender. It makes no call.
 func NewTender(opts TenderOptions) *Tender {
-	return &Tender{opts: opts, tries: map[tryKey]*try{}}
+	return &Tender{opts: opts, shares: ratelimit.New(nodeEvery, nodeBurst, nodeAtOnce), tries: map[string]map[tryKey]*try{}}
 }
 
 // hookNews is how much later than the metadata service's news of the same end the message about
@@ -80,8 +90,10 @@ type Tended struct {
 	open bool // a hook is to be answered
 }
 
-// Learn says what has become of the hooks in a node's record. It makes no call.
+// Learn says what has become of the hooks in a node's record. It makes no call. Calls about hooks
+// that earlier records of the node had are given up.
 func (t *Tender) Learn(node string, rec interruption.Record) Tended {
+	t.forget(node, func(k tryKey) bool { return !slices.ContainsFunc(rec.Hooks, k.names) })
 	next := rec
 	next.Hooks = slices.Clone(rec.Hooks)
 	var ends time.Time
@@ -181,7 +193,7 @@ func (t *Tender) answer(ctx context.Context, node string, rec interruption.Recor
 	case rec.Phase.Over(), t.opts.CordonOnly && rec.Phase != interruption.Waiting:
 		t.end(ctx, c)
 		return time.Time{}
-	case try.busy, try.gone:
+	case try.busy != nil, try.gone:
 		return time.Time{} // its answer makes us look again
 	case try.limits.Timeout == 0 && (hook.Until.IsZero() || t.opts.HeartbeatUntil > 0):
 		due = t.readLimits
@@ -197,7 +209,7 @@ func (t *Tender) answer(ctx context.Context, node string, rec interruption.Recor
 		}
 		due = t.prolong
 	}
-	try.busy = true
+	ctx, try.busy = context.WithCancel(ctx)
 	t.calls.Go(func() {
 		due(ctx, c)
 		t.opts.Notify(node)
@@ -241,20 +253,26 @@ func (t *Tender) Orphaned(ctx context.Context, node string, rec interruption.Rec
 			t.end(ctx, call{node: node, rec: rec, hook: hook, try: t.of(node, hook)})
 		}
 	}
-	maps.DeleteFunc(t.tries, func(k tryKey, _ *try) bool { return k.node == node }) // so Forget does not stop them
+	delete(t.tries, node) // so Forget does not stop them
 }
 
 // Forget drops what is known of a node's hooks beyond its record. Those that have not been completed
 // by now are left.
-func (t *Tender) Forget(node string) {
+func (t *Tender) Forget(node string) { t.forget(node, func(tryKey) bool { return true }) }
+
+// forget does so for some of a node's hooks.
+func (t *Tender) forget(node string, which func(tryKey) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	maps.DeleteFunc(t.tries, func(k tryKey, try *try) bool {
-		if k.node == node && try.stop != nil {
-			try.stop()
+	for key, try := range t.tries[node] {
+		if which(key) {
+			try.giveUp()
+			delete(t.tries[node], key)
 		}
-		return k.node == node
-	})
+	}
+	if len(t.tries[node]) == 0 {
+		delete(t.tries, node)
+	}
 }
 
 // Wait returns when no call is under way any more. Nobody must be calling any other method by then.
