@@ -21,6 +21,7 @@ import (
 
 	"spot-handler/drain/fair"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/ratelimit"
 )
 
 // The reasons of our Events on pods.
@@ -32,7 +33,8 @@ const (
 )
 
 // Events writes Kubernetes Events, those of one object one after the other. What is written in one
-// namespace delays neither the Events of another nor those on Nodes. client-go has a recorder, whose
+// namespace delays neither the Events of another nor those on Nodes, and each Node has a share of its
+// own. client-go has a recorder, whose
 // merging of patches brings the schemas of OpenAPI: about 2 MiB more on every spot node, where an idle
 // process takes 28.6 and at most 32 are the goal. It also keeps 2,000 Events waiting at most, fewer than a burst
 // of a thousand nodes has.
@@ -45,6 +47,7 @@ type Events struct {
 
 	nodes, pods line // nodes is for all that has no namespace
 	number      atomic.Int64
+	shares      *ratelimit.PerNode // of Events on Nodes
 
 	known *cache.LRUExpireCache // Events as last written, by eventKey
 }
@@ -52,8 +55,8 @@ type Events struct {
 // NewEvents returns Events that client writes, the REST client of core/v1. Those about a pod say
 // what the record of its node says; node finds that.
 func NewEvents(client rest.Interface, node func(name string) (*corev1.Node, bool)) *Events {
-	e := &Events{client: client, node: node, known: cache.NewLRUExpireCache(eventsKept)}
-	e.nodes.Lane, e.pods.Lane = fair.NewLane(1, 3*eventsWaiting), fair.NewLane(4, eventsWaiting) // one that is alone has a third
+	e := &Events{client: client, node: node, known: cache.NewLRUExpireCache(eventsKept), shares: ratelimit.New(nodeEvery, nodeBurst, 1)}
+	e.nodes.Lane, e.pods.Lane = fair.NewLane(1, eventsWaiting), fair.NewLane(4, eventsWaiting) // a namespace that is alone has a third
 	e.writing, e.stop = context.WithCancel(context.Background())
 	return e
 }

@@ -31,6 +31,11 @@ const (
 	// ends. As many on pods wait, of which one namespace can have a third.
 	eventsWaiting = 4000
 
+	// A Node's share is nodeBurst Events and then one every nodeEvery. An interruption has up to ten.
+	// Its kubelet can have one written for each record that it writes.
+	nodeBurst = 60
+	nodeEvery = 30 * time.Second
+
 	// eventsKept is how many Events are known again when they repeat themselves.
 	eventsKept = 4096
 
@@ -81,14 +86,17 @@ func (e *Events) record(about corev1.ObjectReference, annotations map[string]str
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 		Source: corev1.EventSource{Component: component}, ReportingController: component,
 	}
-	in := &e.pods
+	in, tenant := &e.pods, about.Namespace
 	if about.Namespace == "" {
-		in = &e.nodes
+		in, tenant = &e.nodes, about.Name
+		if about.Kind == "Node" && !e.shares.Allow(about.Name) {
+			return
+		}
 	}
 	in.newest.Store(now.UnixNano())
 	in.waiting.Add(1)
 	if !in.Do(e.writing, fair.Task{
-		Tenant: about.Namespace, Who: cmp.Or(about.UID, types.UID(about.Name)), What: strconv.FormatInt(e.number.Add(1), 10),
+		Tenant: tenant, Who: cmp.Or(about.UID, types.UID(about.Name)), What: strconv.FormatInt(e.number.Add(1), 10),
 		Run: func() {
 			in.waiting.Add(-1)
 			if in.yield(e.writing, now.Time) {

@@ -198,12 +198,52 @@ func TestEventsNeverBlock(t *testing.T) {
 			<-r.Context().Done()
 			return nil, r.Context().Err()
 		})})
-		node, rec := interrupted("node-1")
-		for range eventsWaiting + 100 {
-			events.Notify(Canceled(node, rec))
+		for i := range eventsWaiting + 100 {
+			events.Notify(Canceled(interrupted(fmt.Sprint("node-", i))))
 		}
 		if n := events.nodes.waiting.Load(); n < eventsWaiting-1 || n > eventsWaiting+1 {
 			t.Errorf("%d wait, want about %d", n, eventsWaiting)
+		}
+	})
+}
+
+// A kubelet that has its Node's record change ten times a second gets 60 Events, and then one every
+// 30 s. Another Node's are written as if it were alone.
+func TestEventsOfOneNodeDelayNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		written := map[string]int{}
+		events := runEvents(t, &rest.Config{Host: "http://api", Transport: answers(func(r *http.Request) (*http.Response, error) {
+			body, _ := io.ReadAll(r.Body)
+			mu.Lock()
+			defer mu.Unlock()
+			for _, name := range []string{"hostile", "other"} {
+				if strings.Contains(string(body), `"name":"`+name+`"`) {
+					written[name]++
+				}
+			}
+			return &http.Response{
+				StatusCode: http.StatusCreated, Header: http.Header{"Content-Type": {"application/json"}}, Request: r,
+				Body: io.NopCloser(strings.NewReader(`{"kind":"Event","apiVersion":"v1"}`)),
+			}, nil
+		})})
+		node, rec := interrupted("hostile")
+		for i := range 600 {
+			rec.Kind = interruption.Kind(fmt.Sprint("kind-", i)) // so it is another Event
+			events.Notify(Canceled(node, rec))
+			if i == 300 {
+				events.Notify(Canceled(interrupted("other")))
+			}
+			time.Sleep(100 * time.Millisecond)
+			synctest.Wait()
+			mu.Lock()
+			if i > 300 && written["other"] != 1 {
+				t.Fatalf("%d Events of the other Node after 100 ms, want 1", written["other"])
+			}
+			mu.Unlock()
+		}
+		if n := written["hostile"]; n != 60+1 {
+			t.Errorf("%d Events of one Node in a minute, want 60 and one every 30 s", n)
 		}
 	})
 }

@@ -23,6 +23,7 @@ import (
 
 	"spot-handler/drain/fair"
 	"spot-handler/handler/notify"
+	"spot-handler/handler/ratelimit"
 )
 
 const (
@@ -33,6 +34,12 @@ const (
 	// queued is how many webhooks wait before further ones are dropped: the notices and the outcomes
 	// of 2,000 nodes.
 	queued = 4096
+
+	// A node's share is nodeBurst webhooks and then one every nodeEvery: an interruption has a notice and
+	// an outcome, and few nodes have a second one within the hour. Its kubelet can write one notice
+	// after the other into its record, and receivers refuse what comes too often.
+	nodeBurst = 20
+	nodeEvery = 3 * time.Minute
 
 	// giveUpAfter is how long a webhook is tried. Half an hour later the interruption is long
 	// over, and people have seen it elsewhere.
@@ -50,7 +57,7 @@ const (
 	resultDelivered = "delivered" // answered with 2xx
 	resultRejected  = "rejected"  // answered in a way that another attempt would not change, or the template failed
 	resultExpired   = "expired"   // tried again until it was too late
-	resultDropped   = "dropped"   // too many were waiting, or the process ended
+	resultDropped   = "dropped"   // the node had too many, too many were waiting, or the process ended
 )
 
 // Options configure a Sender.
@@ -70,7 +77,8 @@ type Options struct {
 type Sender struct {
 	opts    Options
 	client  *http.Client
-	lane    *fair.Lane // nil without an Endpoint
+	lane    *fair.Lane // nil without an Endpoint; each node is a tenant
+	shares  *ratelimit.PerNode
 	number  atomic.Int64
 	sending context.Context // of all attempts
 	cancel  context.CancelFunc
@@ -82,7 +90,7 @@ type Sender struct {
 
 // New returns a Sender. It makes no call and starts nothing.
 func New(o Options) *Sender {
-	w := &Sender{opts: o, results: promauto.With(o.Registerer).NewCounterVec(prometheus.CounterOpts{
+	w := &Sender{opts: o, shares: ratelimit.New(nodeEvery, nodeBurst, senders), results: promauto.With(o.Registerer).NewCounterVec(prometheus.CounterOpts{
 		Name: "spot_handler_webhooks_total",
 		Help: "Webhooks, by what became of them.",
 	}, []string{"result"})}
@@ -93,7 +101,7 @@ func New(o Options) *Sender {
 		return w
 	}
 	w.client = newClient(o.Proxy)
-	w.lane = fair.NewLane(3*senders, 3*queued) // a tenant that is alone gets a third
+	w.lane = fair.NewLane(senders, queued)
 	w.sending, w.cancel = context.WithCancel(context.Background())
 	return w
 }
@@ -115,19 +123,29 @@ func (w *Sender) Notify(n notify.News) {
 	if w.lane == nil || n.Stage == "" {
 		return
 	}
-	m, since := newMessage(n), time.Now()
-	task := fair.Task{
-		Who:  types.UID(m.NodeName),
-		What: strconv.FormatInt(w.number.Add(1), 10),
-		Run:  func() { w.deliver(w.sending, m, since) },
-	}
-	if w.lane.Do(context.Background(), task) { // even when the process ends: deliver says what was dropped
-		w.dropping.Store(false)
+	if !w.shares.Allow(n.Node.Name) {
+		w.drop(n, "the node has had its share")
 		return
 	}
+	m, since := newMessage(n), time.Now()
+	task := fair.Task{
+		Tenant: m.NodeName,
+		Who:    types.UID(m.NodeName),
+		What:   strconv.FormatInt(w.number.Add(1), 10),
+		Run:    func() { w.deliver(w.sending, m, since) },
+	}
+	if !w.lane.Do(context.Background(), task) { // even when the process ends: deliver says what was dropped
+		w.drop(n, "too many are waiting")
+		return
+	}
+	w.dropping.Store(false)
+}
+
+// drop counts a webhook that is not sent, and logs the first.
+func (w *Sender) drop(n notify.News, reason string) {
 	w.results.WithLabelValues(resultDropped).Inc()
 	if w.dropping.CompareAndSwap(false, true) {
-		w.opts.Logger.Error().Str("node", m.NodeName).Int("waiting", queued).Msg("webhooks dropped, too many are waiting")
+		w.opts.Logger.Error().Str("node", n.Node.Name).Str("reason", reason).Msg("webhooks dropped")
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -196,21 +197,61 @@ func TestGivenUpAndDropped(t *testing.T) {
 			return nil, &url.Error{Op: "Post", URL: secretURL, Err: errors.New("no route to host")}
 		}}
 		w, log := startSender(t, r, nil)
-		node, rec := interrupted("node-1")
-		w.Notify(notify.Noticed(node, rec))
-		synctest.Wait() // with the sender
-		for range queued + 7 {
-			w.Notify(notify.Noticed(node, rec))
+		for i := range senders {
+			w.Notify(notify.Noticed(interrupted(fmt.Sprint("sent-", i))))
+		}
+		synctest.Wait() // with the senders
+		for i := range 4096 + 7 {
+			w.Notify(notify.Noticed(interrupted(fmt.Sprint("node-", i))))
 		}
 		if w.count(resultDropped) != 7 {
 			t.Errorf("%d dropped, want 7", w.count(resultDropped))
 		}
 		time.Sleep(giveUpAfter + time.Minute)
-		if w.count(resultExpired) != queued+1 {
-			t.Errorf("%d expired, want %d", w.count(resultExpired), queued+1)
+		if w.count(resultExpired) != queued+senders {
+			t.Errorf("%d expired, want %d", w.count(resultExpired), queued+senders)
 		}
 		if strings.Contains(log.String(), "topsecret") || !strings.Contains(log.String(), "no route to host") {
 			t.Errorf("log: %s", log)
+		}
+	})
+}
+
+// A kubelet that writes ten notices a second into its Node's record has 20 webhooks sent, and 20 more
+// in each hour. Those of other nodes are all sent, each within a second, by a receiver that takes
+// 200 ms for each.
+func TestOneNodeFloodsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &receiver{answer: func(int) (*http.Response, error) {
+			time.Sleep(200 * time.Millisecond)
+			return answer(200, "ok"), nil
+		}}
+		w, log := startSender(t, r, nil)
+		others := 0
+		for i := range 15 * 600 {
+			w.Notify(notify.Noticed(interrupted("hostile")))
+			if i >= 14*600 && i%10 == 0 {
+				w.Notify(notify.Noticed(interrupted(fmt.Sprint("node-", i))))
+				others++
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		hostile, sent := 0, 0
+		for _, body := range r.got() {
+			if strings.Contains(body, "hostile") {
+				hostile++
+			} else {
+				sent++
+			}
+		}
+		if sent != others {
+			t.Errorf("%d webhooks of other nodes sent in time, want all %d", sent, others)
+		}
+		if hostile != 20+4 {
+			t.Errorf("%d webhooks of the hostile node in 15 minutes, want 20 and one every 3 minutes", hostile)
+		}
+		if dropped := w.count(resultDropped); dropped != 15*600-hostile || !strings.Contains(log.String(), "has had its share") {
+			t.Errorf("%d dropped of %d; log: %s", dropped, 15*600, log)
 		}
 	})
 }
