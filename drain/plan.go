@@ -243,6 +243,24 @@ func (p *planner) notOurs(pod *corev1.Pod) string {
 		return "tolerates " + p.Taint.Key
 	case !p.Since.IsZero() && pod.CreationTimestamp.After(p.Since) && ToleratesAll(pod, p.Taint):
 		return "tolerates every taint, and has come since the node was marked"
+	case p.putHere(pod) && !pod.CreationTimestamp.Time.Before(p.cordonSeen()):
+		return "its controller has put it on this node since the node was marked"
 	}
 	return ""
+}
+
+// schedulerLag is how long after the cordon a scheduler may still put a pod on the node.
+const schedulerLag = 10 * time.Second
+
+// marked is when the node was cordoned, in seconds, as the API server notes creations.
+func (p *planner) marked() time.Time { return p.Since.Truncate(time.Second) }
+
+// cordonSeen is from when on the scheduler puts no pod on the node.
+func (p *planner) cordonSeen() time.Time { return p.marked().Add(schedulerLag) }
+
+// putHere reports whether a pod was made for this node after it was cordoned, though it does not
+// tolerate that: its controller's template names the node (spec.nodeName), past the scheduler. Evicted,
+// it is back in a moment.
+func (p *planner) putHere(pod *corev1.Pod) bool {
+	return !p.Since.IsZero() && !pod.CreationTimestamp.Time.Before(p.marked()) && metav1.GetControllerOf(pod) != nil
 }

@@ -22,6 +22,8 @@ func TestPlan(t *testing.T) {
 	soon := Interruption{Taint: taint, Deadline: now.Add(30 * time.Second), Capacity: PendingCapacity}
 	passed := Interruption{Taint: taint, Deadline: now, Capacity: PendingCapacity}
 	marked := Interruption{Taint: taint, Since: now.Add(-time.Second), Deadline: now.Add(2 * time.Minute), Capacity: PendingCapacity}
+	cordoned, markedLately := marked, marked
+	cordoned.Since, markedLately.Since = now.Add(-11*time.Second), now.Add(-3*time.Second)
 	risk := Interruption{Taint: taint, Capacity: PendingCapacity}
 	riskReady := Interruption{Taint: taint, Capacity: ReadyCapacity}
 	riskNothing := Interruption{Taint: taint}
@@ -45,6 +47,9 @@ func TestPlan(t *testing.T) {
 		"tolerates all, at its eviction deadline": {pod("p", tolerating(""), withGrace(110)), ready, policy, Evict, "eviction deadline has come", nil},
 		"tolerates all, came back":                {pod("p", tolerating(""), createdAt(now)), marked, policy, Skip, "tolerates every taint, and has come since the node was marked", nil},
 		"tolerates all, was there":                {pod("p", tolerating(""), createdAt(now.Add(-time.Hour))), marked, policy, Later, everyTaint, nil},
+		"put here a moment after the cordon":      {pod("p", ownedBy("ReplicaSet"), createdAt(now)), marked, atOnce, Later, "has come since the node was marked, and might come again", nil},
+		"put here later":                          {pod("p", ownedBy("ReplicaSet"), createdAt(now)), cordoned, atOnce, Skip, "its controller has put it on this node since the node was marked", nil},
+		"put here a moment after it, at the last": {pod("p", ownedBy("ReplicaSet"), createdAt(now.Add(-2*time.Second)), withGrace(110)), markedLately, atOnce, Evict, "eviction deadline has come", nil},
 		"came since":                              {pod("p", createdAt(now)), marked, policy, Later, "waits for the replacement", nil},
 		"tolerates another":                       {pod("p", tolerating("other")), inTwoMinutes, policy, Later, "waits for the replacement", nil},
 		"terminating": {pod("p", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }),

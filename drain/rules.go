@@ -11,6 +11,7 @@ import (
 var rules = []func(*planner, *corev1.Pod, *Decision) (Action, string){
 	isTerminating,
 	isNoLongerNeeded,
+	isPutHere,
 	isPastLatest,
 	isDue,
 	isNotToBeSurged,
@@ -38,6 +39,20 @@ func when(holds bool, action Action, reason string) (Action, string) {
 		return "", ""
 	}
 	return action, reason
+}
+
+// isPutHere: a pod that came just after the cordon is either the scheduler's last or one that its
+// controller puts back on this very node. It is evicted once, and as late as is safe; without a
+// deadline, when what comes back is known from that.
+func isPutHere(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
+	if !p.putHere(pod) {
+		return "", ""
+	}
+	hold := p.now.Before(d.Latest) || !pod.CreationTimestamp.Time.Before(d.Latest)
+	if d.Latest.IsZero() {
+		d.Until, hold = p.cordonSeen(), p.now.Before(p.cordonSeen())
+	}
+	return when(hold, Later, "has come since the node was marked, and might come again")
 }
 
 // isPastLatest: there is no more time to wait for anything.
