@@ -12,13 +12,34 @@ import (
 	"spot-handler/drain/rewatch"
 )
 
+// podsOfNamespace is how many pods of one namespace are known of one node, more than any node runs. With
+// spec.nodeName, a tenant can put any number on a node whose kubelet no longer answers.
+const podsOfNamespace = 1000
+
 // newPodWatch is of the node's pods. Every draining node has one.
 func newPodWatch(opts Options, node string, changed func(before, after *corev1.Pod), synced func()) *rewatch.Watch[*corev1.Pod] {
+	known := map[string]int{} // by namespace
 	return rewatch.New(rewatch.Options[*corev1.Pod, *corev1.Pod]{
 		Source: listedFirst{cache.NewFilteredListWatchFromClient(opts.Pods, "pods", metav1.NamespaceAll, func(o *metav1.ListOptions) {
 			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
 		})},
-		Keep: Lean, Changed: changed, Synced: synced, Logger: opts.Logger,
+		Keep: Lean, Synced: synced, Logger: opts.Logger,
+		Admit: func(pod *corev1.Pod) bool {
+			// What the kubelet has rejected stays, finished, by the thousand.
+			over := Finished(pod) && pod.DeletionTimestamp == nil
+			return !over && known[pod.Namespace] < podsOfNamespace
+		},
+		Changed: func(before, after *corev1.Pod) {
+			if before == nil {
+				known[after.Namespace]++
+			}
+			if after == nil {
+				if known[before.Namespace]--; known[before.Namespace] == 0 {
+					delete(known, before.Namespace)
+				}
+			}
+			changed(before, after)
+		},
 	})
 }
 

@@ -70,6 +70,9 @@ type Options[R runtime.Object, T metav1.Object] struct {
 	// Keep is what is kept of an object; it is called like Changed. If T is R, it can be given what it
 	// has returned.
 	Keep func(R) T
+	// Admit is whether an object that is not known yet is kept; it is called like Changed, with what
+	// Keep returned. nil: all are. It is asked again whenever the object changes.
+	Admit func(T) bool
 	// Indexes are the values by which By finds what is kept.
 	Indexes map[string]func(T) []string
 
@@ -91,6 +94,7 @@ type Watch[T metav1.Object] struct {
 	reflector *cache.Reflector
 	objects   cache.Indexer
 	keep      func(any) (T, bool)
+	admit     func(T) bool
 	changed   func(before, after T)
 	synced    func()
 	known     chan struct{}
@@ -105,7 +109,7 @@ func New[R runtime.Object, T metav1.Object](o Options[R, T]) *Watch[T] {
 		indexers[name] = func(obj any) ([]string, error) { return values(obj.(T)), nil }
 	}
 	w := &Watch[T]{
-		objects: cache.NewIndexer(cache.MetaNamespaceKeyFunc, indexers), changed: o.Changed, synced: o.Synced, known: make(chan struct{}),
+		objects: cache.NewIndexer(cache.MetaNamespaceKeyFunc, indexers), admit: o.Admit, changed: o.Changed, synced: o.Synced, known: make(chan struct{}),
 		keep: func(obj any) (kept T, ok bool) {
 			if whole, ok := obj.(R); ok {
 				return o.Keep(whole), true
@@ -177,7 +181,10 @@ func (w *Watch[T]) Update(obj any) error {
 	if !ok {
 		return nil
 	}
-	before, _ := w.Get(keyOf(after))
+	before, known := w.Get(keyOf(after))
+	if !known && w.admit != nil && !w.admit(after) {
+		return nil
+	}
 	defer w.changed(before, after)
 	return w.objects.Update(after)
 }
