@@ -110,6 +110,54 @@ func TestBlockedAtTheLatestStart(t *testing.T) {
 	})
 }
 
+// An admission policy denies that the condition DisruptionTarget be set, or a webhook for it hangs: the pod is
+// deleted all the same.
+func TestForceWithoutTheCondition(t *testing.T) {
+	for name, tt := range map[string]struct {
+		answer func(path string) (int, any)
+		hold   time.Duration
+	}{
+		"denied": {answer: func(string) (int, any) {
+			return http.StatusForbidden, &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: "denied by policy"}
+		}},
+		"hangs": {hold: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stage(t, deleting, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+				pods("a")(f)
+				isMark := func(method, path string) bool {
+					return method == http.MethodPatch && strings.HasSuffix(path, "/status")
+				}
+				f.hold = func(r *http.Request) error {
+					if tt.hold == 0 || !isMark(r.Method, r.URL.Path) {
+						return nil
+					}
+					select {
+					case <-time.After(tt.hold):
+						return nil
+					case <-r.Context().Done():
+						return r.Context().Err()
+					}
+				}
+				f.answer = func(method, path string, body map[string]any) (int, any) {
+					if tt.answer != nil && isMark(method, path) {
+						return tt.answer(path)
+					}
+					return refuseEvictions(method, path, body)
+				}
+			}, func(s *scene) {
+				s.until(83 * time.Second) // its eviction deadline is at 80 s
+				if n := s.api.count("DELETE", "/pods/a"); n != 1 {
+					s.Errorf("deleted %d times, want once", n)
+				}
+				if last := s.events.list[len(s.events.list)-1]; !strings.HasPrefix(last, "forced a: ") {
+					s.Errorf("last Event %q, want that it was deleted", last)
+				}
+			})
+		})
+	}
+}
+
 // What a budget was charged for may have been an earlier pod of the same name.
 func TestGranted(t *testing.T) {
 	db := pod("db-0", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "db"} })

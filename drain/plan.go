@@ -241,7 +241,7 @@ func (p *planner) notOurs(pod *corev1.Pod) string {
 		return "DaemonSet pod"
 	case tolerates(pod, p.Taint):
 		return "tolerates " + p.Taint.Key
-	case !p.Since.IsZero() && pod.CreationTimestamp.After(p.Since) && ToleratesAll(pod, p.Taint):
+	case p.hasComeSince(pod) && ToleratesAll(pod, p.Taint):
 		return "tolerates every taint, and has come since the node was marked"
 	case p.putHere(pod) && !pod.CreationTimestamp.Time.Before(p.cordonSeen()):
 		return "its controller has put it on this node since the node was marked"
@@ -263,4 +263,10 @@ func (p *planner) cordonSeen() time.Time { return p.marked().Add(schedulerLag) }
 // it is back in a moment.
 func (p *planner) putHere(pod *corev1.Pod) bool {
 	return !p.Since.IsZero() && !pod.CreationTimestamp.Time.Before(p.marked()) && metav1.GetControllerOf(pod) != nil
+}
+
+// hasComeSince reports whether the pod has come to the node since that was marked. Its creation alone does not
+// tell: it is in whole seconds, of the API server's clock.
+func (p *planner) hasComeSince(pod *corev1.Pod) bool {
+	return !p.Since.IsZero() && (pod.CreationTimestamp.After(p.Since) || p.Came[pod.UID].After(p.Since))
 }

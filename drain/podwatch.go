@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"maps"
 	"reflect"
 	"time"
 
@@ -151,8 +152,15 @@ func (s *session) changed(was, is *corev1.Pod) {
 	switch {
 	case !s.watch.HasSynced(): // the first list
 	case is == nil:
+		s.note(func() { delete(s.came, was.UID) })
 		s.departed()
 	case was == nil || was.UID != is.UID:
+		s.note(func() {
+			if was != nil {
+				delete(s.came, was.UID)
+			}
+			s.came[is.UID] = time.Now()
+		})
 		s.drainer.opts.Notify(s.node)
 	case same(was, is):
 	case is.DeletionTimestamp == nil || IsSurged(was) != IsSurged(is):
@@ -175,9 +183,10 @@ func same(a, b *corev1.Pod) bool {
 // was the last, or the last besides our own.
 func (s *session) departed() {
 	s.mu.Lock()
-	in := s.in
+	sit := Situation{Interruption: s.in, Came: maps.Clone(s.came)}
 	s.mu.Unlock()
-	if p := (planner{Situation: Situation{Interruption: in, Policy: s.drainer.opts.Policy, Pods: s.watch.All()}}); p.others() {
+	sit.Policy, sit.Pods = s.drainer.opts.Policy, s.watch.All()
+	if p := (planner{Situation: sit}); p.others() {
 		s.notifySoon()
 		return
 	}

@@ -276,6 +276,7 @@ func (d *Drainer) carryOutGranted(ctx context.Context, decision Decision, refusa
 // deletePod marks and deletes the pod with that UID. The eviction API sets DisruptionTarget, a
 // deletion does not, so we set it first.
 // https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+// The pod is deleted even if that fails, as an admission policy denies it: there is no time left.
 //
 // If another pod has its name by now, the API server calls the change invalid or a conflict;
 // the watch tells that the pod is gone.
@@ -288,13 +289,19 @@ func (d *Drainer) deletePod(ctx context.Context, decision Decision, reason, mess
 			Message: message, LastTransitionTime: metav1.Now(),
 		}}},
 	})
+	marked, cancel := context.WithTimeout(ctx, markTimeout)
+	defer cancel()
 	err := d.opts.Pods.Patch(types.StrategicMergePatchType).Namespace(pod.Namespace).Resource("pods").Name(pod.Name).
-		SubResource("status").MaxRetries(0).Body(patch).Do(ctx).Error()
-	if err != nil {
-		return err
+		SubResource("status").MaxRetries(0).Body(patch).Do(marked).Error()
+	if err != nil && !apierrors.IsNotFound(err) {
+		d.opts.Logger.Warn().Err(err).Str("node", pod.Spec.NodeName).Str("pod", pod.Namespace+"/"+pod.Name).
+			Msg("set condition DisruptionTarget; the pod is deleted without it")
 	}
 	return d.remove(ctx, decision)
 }
+
+// markTimeout bounds the patch before a deletion, which matters more.
+const markTimeout = 2 * time.Second
 
 // remove deletes the pod with that UID.
 func (d *Drainer) remove(ctx context.Context, decision Decision) error {

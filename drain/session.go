@@ -31,14 +31,15 @@ type session struct {
 	in      Interruption
 	tracked map[types.UID]*tracked
 	begun   bool
-	emptied time.Time          // when the last pod had gone
-	known   time.Time          // when its pods were first known
-	ready   time.Time          // since when the replacement is Ready; zero if it is not
-	off     bool               // cancelled: nothing more is begun
-	working int                // how many tasks are under way
-	soon    bool               // Notify is about to be called for the node
-	said    map[string]bool    // of whom, that they ask for something meaningless
-	answers map[types.UID]When // of pods to notices
+	emptied time.Time               // when the last pod had gone
+	known   time.Time               // when its pods were first known
+	ready   time.Time               // since when the replacement is Ready; zero if it is not
+	off     bool                    // cancelled: nothing more is begun
+	working int                     // how many tasks are under way
+	soon    bool                    // Notify is about to be called for the node
+	said    map[string]bool         // of whom, that they ask for something meaningless
+	answers map[types.UID]When      // of pods to notices
+	came    map[types.UID]time.Time // pods that have come since the first list, and when
 
 	gathered   Situation // the last, which is not changed any more
 	gatheredAt time.Time
@@ -54,7 +55,7 @@ const planWithin = time.Second
 func startSession(ctx context.Context, d *Drainer, node string) *session {
 	opened := make(chan struct{})
 	s := &session{
-		drainer: d, node: node, began: time.Now(), tracked: map[types.UID]*tracked{}, said: map[string]bool{}, answers: map[types.UID]When{},
+		drainer: d, node: node, began: time.Now(), tracked: map[types.UID]*tracked{}, said: map[string]bool{}, answers: map[types.UID]When{}, came: map[types.UID]time.Time{},
 		opened: sync.OnceFunc(func() { close(opened) }),
 	}
 	s.ctx, s.stop = context.WithCancel(ctx)
@@ -191,6 +192,7 @@ func (s *session) renew(sit *Situation, in Interruption) {
 	sit.Refused, sit.Fixed = map[types.UID]bool{}, map[types.UID]string{}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	sit.Came = maps.Clone(s.came)
 	sit.Ready, sit.Answers, sit.Left = s.ready, maps.Clone(s.answers), nil
 	for uid, t := range s.tracked {
 		if t.gone && time.Since(t.goneAt) < leftFor {

@@ -93,6 +93,8 @@ type Situation struct {
 	Pods []*corev1.Pod
 	// Left are those that had to leave and have left a moment ago.
 	Left []Leaving
+	// Came is when those of Pods were first seen on the node that have come since it is watched.
+	Came map[types.UID]time.Time
 
 	// Budgets are the disruption budgets of the pods' namespaces, as far as they are known.
 	Budgets []*policyv1.PodDisruptionBudget
