@@ -155,7 +155,10 @@ func isTooLate(c Case) (Judgement, bool) {
 		acts = c.Notice.Noticed
 	}
 	late := c.Notice.Kind != ScheduledEvent && !acts.IsZero() && c.Now.Sub(acts) > staleAfter
-	return when(late && c.Node.Ready, Stale, "the deadline is minutes past, and the node is Ready")
+	// The metadata service speaks of the instance that asks it, so one that is to be terminated has had no
+	// later life. It is judged by the node's own clock, which can be wrong by minutes.
+	current := c.Notice.Source == IMDS && c.Notice.Action == ActionTerminate
+	return when(late && !current && c.Node.Ready, Stale, "the deadline is minutes past, and the node is Ready")
 }
 
 // isOfAnEarlierRun: a state that the instance was in before its Node became Ready is about its

@@ -118,13 +118,14 @@ func (r Record) DrainEnd() time.Time {
 	return Later(r.Deadline.Add(-lastCall), r.Since().Add(emergency))
 }
 
-// DrainEndFrom is DrainEnd for a drain that could begin only at began, long after the notice was received:
-// it could not be recorded, or nobody led. Pods have the time of an emergency then.
+// DrainEndFrom is DrainEnd for a drain that has begun at began, by the clock of who drains; zero is not known.
+// That can be long after the notice was received, as it could not be recorded or nobody led: pods have the
+// time of an emergency then. It can be before, by the clock of the node that received it.
 func (r Record) DrainEndFrom(began time.Time) time.Time {
 	if r.Deadline.IsZero() || began.IsZero() {
 		return r.DrainEnd()
 	}
-	return Later(r.DrainEnd(), began.Add(emergency))
+	return Later(r.Deadline.Add(-lastCall), began.Add(emergency))
 }
 
 // Past lists announcements that no longer stand, newest last: scheduled events, which are

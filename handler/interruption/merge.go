@@ -68,13 +68,23 @@ func (r Record) with(list []Announcement) Record {
 	r.Kind, r.Event, r.Source, r.Action = top.Kind, top.Event, top.Source, top.Action
 	r.Noticed, r.Received, r.Deadline = top.Noticed, top.Received, time.Time{}
 	for _, a := range list {
-		r.Deadline = Earlier(r.Deadline, a.Deadline)
+		if !a.overtaken(list) {
+			r.Deadline = Earlier(r.Deadline, a.Deadline)
+		}
 	}
 	r.Announced = nil
 	if len(list) > 1 {
 		r.Announced = list
 	}
 	return r
+}
+
+// overtaken reports whether EC2 has announced another end of the instance after the window of this
+// scheduled event had begun: that has its own time, and the window is no deadline any more.
+func (a Announcement) overtaken(list []Announcement) bool {
+	return a.Kind == ScheduledEvent && !a.Deadline.IsZero() && slices.ContainsFunc(list, func(b Announcement) bool {
+		return b.Kind.Certain() && b.Deadline.After(a.Deadline) && b.Noticed.After(a.Deadline)
+	})
 }
 
 // standing leaves out announcements that add nothing to another one in the list. The result
