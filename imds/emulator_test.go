@@ -162,12 +162,12 @@ func TestFaultsOverTheWire(t *testing.T) {
 		fault  imdsemu.Fault
 		reason awsfault.Reason
 	}{
-		{"unauthorized", imdsemu.Fault{Effect: imdsemu.Unauthorized, Times: 2, PathPrefix: imdsemu.MetadataPath}, reasonUnauthorized},
-		{"throttled", imdsemu.Fault{Effect: imdsemu.Throttled, Times: 2, PathPrefix: imdsemu.MetadataPath}, awsfault.Throttled},
+		{"unauthorized", imdsemu.Fault{Effect: imdsemu.Unauthorized, Times: 2, Action: imdsemu.MetadataPath}, reasonUnauthorized},
+		{"throttled", imdsemu.Fault{Effect: imdsemu.Throttled, Times: 2, Action: imdsemu.MetadataPath}, awsfault.Throttled},
 		{"unavailable", imdsemu.Fault{Effect: imdsemu.Unavailable, Times: 2}, awsfault.Unavailable},
 		{"reset", imdsemu.Fault{Effect: imdsemu.Reset, Times: 2}, awsfault.Connection},
-		{"hang", imdsemu.Fault{Effect: imdsemu.Hang, Times: 1, PathPrefix: imdsemu.InstanceActionPath}, awsfault.Timeout},
-		{"hop limit", imdsemu.Fault{Effect: imdsemu.Hang, Times: 1, PathPrefix: imdsemu.TokenPath}, reasonTokenTimeout},
+		{"hang", imdsemu.Fault{Delay: imdsemu.Unanswered, Times: 1, Action: imdsemu.InstanceActionPath}, awsfault.Timeout},
+		{"hop limit", imdsemu.Fault{Delay: imdsemu.Unanswered, Times: 1, Action: imdsemu.TokenPath}, reasonTokenTimeout},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestFaultsOverTheWire(t *testing.T) {
 
 func TestHopLimitIsSaidToBeTheLikelyCause(t *testing.T) {
 	s := emulator(t)
-	s.Fail(imdsemu.Fault{Effect: imdsemu.Hang, PathPrefix: imdsemu.TokenPath})
+	s.Fail(imdsemu.Fault{Delay: imdsemu.Unanswered, Action: imdsemu.TokenPath})
 	p := startReal(t, s, &fakeAccepter{})
 	waitFor(t, "error", func() bool { return strings.Contains(p.Healthy().Error(), "hop limit of 2") })
 }

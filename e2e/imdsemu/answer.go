@@ -19,9 +19,10 @@ const (
 // ServeHTTP answers as the service on an instance does. It is exported so that a Server is an http.Handler; clients go
 // through URL.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if f := s.count(r.URL.Path); f != nil && !f.play(w, r) {
-		return
-	}
+	s.Serve(w, r, r.URL.Path, nil, s.answer)
+}
+
+func (s *Server) answer(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Server", "EC2ws")
 	w.Header().Set("Content-Type", "text/plain")
 	switch {
@@ -32,15 +33,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		refuse(w, http.StatusMethodNotAllowed)
 	}
-}
-
-// count notes the request and takes the first fault that applies to it. Both happen under one lock, so a fault for
-// n requests hits exactly n.
-func (s *Server) count(path string) *fault {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.requests[path]++
-	return s.takeFault(path)
 }
 
 func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {

@@ -13,172 +13,112 @@ package imdsemu
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
-	"fmt"
-	"maps"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
 	"time"
+
+	"spot-handler/e2e/internal/faulty"
 )
 
 // Paths of the service. Wherever a method takes a metadata path, it may be relative to MetadataPath.
 const (
-	// TokenPath is where clients fetch tokens. A Hang fault on it plays an instance whose hop limit is too low for
-	// a pod: the answer to the PUT is dropped on the way back, and all that the client sees is silence.
+	// TokenPath is where clients fetch tokens. An unanswered request for it plays an instance whose hop limit is too
+	// low for a pod: the answer to the PUT is dropped on the way back, and all that the client sees is silence.
 	TokenPath = "/latest/api/token"
 	// MetadataPath is the prefix of all metadata.
 	MetadataPath = "/latest/meta-data/"
 
 	InstanceIDPath           = "instance-id"
-	InstanceTypePath         = "instance-type"
-	LifeCyclePath            = "instance-life-cycle"
-	AvailabilityZonePath     = "placement/availability-zone"
-	RegionPath               = "placement/region"
 	InstanceActionPath       = "spot/instance-action"
 	RebalancePath            = "events/recommendations/rebalance"
 	ScheduledEventsPath      = "events/maintenance/scheduled"
 	EventHistoryPath         = "events/maintenance/history"
 	TargetLifecycleStatePath = "autoscaling/target-lifecycle-state"
-
-	identityDocumentPath = "/latest/dynamic/instance-identity/document"
 )
 
-// Options say which instance the service describes. The zero value is a spot instance on a free port.
+// Options say which instance the service describes. The zero value is a spot instance.
 type Options struct {
-	// Addr is the loopback address to listen on; empty means a free port of 127.0.0.1.
-	Addr string
 	// InstanceID defaults to i-0123456789abcdef0.
 	InstanceID string
-	// InstanceType defaults to m5.large.
-	InstanceType string
-	// AvailabilityZone defaults to us-east-1a; the region is the zone without its letter.
-	AvailabilityZone string
-	// LifeCycle is spot (the default) or on-demand.
-	LifeCycle string
 }
 
-// Server is one instance's metadata service.
+// Server is one instance's metadata service. Its URL is the value for AWS_EC2_METADATA_SERVICE_ENDPOINT.
 type Server struct {
-	// URL is the endpoint, without a trailing slash: the value for AWS_EC2_METADATA_SERVICE_ENDPOINT.
-	URL string
+	*faulty.Server
 
-	http    *http.Server
-	stop    context.CancelFunc
-	stopped chan struct{}
-
-	mu          sync.Mutex
-	identity    map[string]string // what every instance has, by absolute path
-	announced   map[string]string // what Clear takes back, by absolute path
-	scheduled   []ScheduledEvent  // of both lists
-	tokens      map[string]time.Time
-	faults      []*fault
-	requests    map[string]int
-	connections int
+	mu        sync.Mutex
+	identity  map[string]string // what every instance has, by absolute path
+	announced map[string]string // what Clear takes back, by absolute path
+	scheduled []ScheduledEvent  // of both lists
+	tokens    map[string]time.Time
 }
 
-// Start serves on the loopback interface until Close. Like httptest.NewServer it panics if it cannot listen, or if
-// the address is not a loopback one: an unauthenticated stand-in has no business on a network.
+// Start serves on the loopback interface until Close. Like httptest.NewServer it panics if it cannot listen.
 func Start(o Options) *Server {
-	listener, err := listenLoopback(o.Addr)
-	if err != nil {
-		panic(fmt.Sprintf("imdsemu: %v", err))
-	}
-	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{
-		URL:      "http://" + listener.Addr().String(),
-		stop:     stop,
-		stopped:  make(chan struct{}),
-		identity: identityOf(o),
+		identity: identityOf(cmp.Or(o.InstanceID, "i-0123456789abcdef0")),
 		tokens:   map[string]time.Time{},
-		requests: map[string]int{},
 	}
 	s.Clear()
-	s.http = &http.Server{
-		Handler:     s,
-		BaseContext: func(net.Listener) context.Context { return ctx },
-		ConnState:   s.countConnection,
-	}
-	go func() {
-		defer close(s.stopped)
-		_ = s.http.Serve(listener) // always ErrServerClosed, by Close
-	}()
+	s.Server = faulty.Start(s, faulty.Options{})
 	return s
 }
 
-// Close ends all connections, including those whose requests hang, and frees the port.
-func (s *Server) Close() {
-	s.stop()
-	_ = s.http.Close()
-	<-s.stopped
+// Fault is a failure on demand. Its Action is a path: absolute, or relative to MetadataPath.
+type Fault = faulty.Fault
+
+// Unanswered is the delay of a request that gets no answer.
+const Unanswered = faulty.Unanswered
+
+// Effects of faults.
+var (
+	// Unauthorized answers 401 whatever the token.
+	Unauthorized faulty.Effect = refusal(http.StatusUnauthorized)
+	// Throttled answers 429, as the link-local rate limit does.
+	Throttled = refusal(http.StatusTooManyRequests)
+	// Unavailable answers 503.
+	Unavailable = refusal(http.StatusServiceUnavailable)
+	// Reset breaks the connection.
+	Reset faulty.Effect = faulty.Reset
+)
+
+func refusal(status int) faulty.Effect {
+	return func(w http.ResponseWriter, _ *http.Request) { refuse(w, status) }
+}
+
+// Fail makes requests that begin from now on fail, until the returned function is called.
+func (s *Server) Fail(f Fault) (end func()) {
+	if f.Action != "" {
+		f.Action = absolute(f.Action)
+	}
+	return s.Server.Fail(f)
 }
 
 // Requests returns how often a path was requested, whatever the answer was. The path is absolute, or relative to
 // MetadataPath.
-func (s *Server) Requests(path string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.requests[absolute(path)]
-}
+func (s *Server) Requests(path string) int { return s.Server.Requests(absolute(path)) }
 
-// RequestsByPath returns the count for every absolute path that was requested.
-func (s *Server) RequestsByPath() map[string]int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return maps.Clone(s.requests)
-}
-
-// Connections returns how many TCP connections have been opened since Start. A client that reads its bodies to the end
-// stays at one, however often it polls.
-func (s *Server) Connections() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.connections
-}
-
-func (s *Server) countConnection(_ net.Conn, state http.ConnState) {
-	if state != http.StateNew {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.connections++
-}
-
-func listenLoopback(addr string) (net.Listener, error) {
-	if addr == "" {
-		addr = "127.0.0.1:0"
-	}
-	tcp, err := net.ResolveTCPAddr("tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("resolve address %q: %w", addr, err)
-	}
-	if !tcp.IP.IsLoopback() {
-		return nil, fmt.Errorf("address %q is not a loopback address", addr)
-	}
-	return net.ListenTCP("tcp", tcp)
-}
-
-func identityOf(o Options) map[string]string {
-	id := cmp.Or(o.InstanceID, "i-0123456789abcdef0")
-	typ := cmp.Or(o.InstanceType, "m5.large")
-	zone := cmp.Or(o.AvailabilityZone, "us-east-1a")
-	region := strings.TrimRight(zone, "abcdefghijklmnopqrstuvwxyz")
-
+func identityOf(instance string) map[string]string {
+	const zone, region, kind = "us-east-1a", "us-east-1", "m5.large"
 	// The SDK's configuration asks for the region here if nothing else says it.
 	document, _ := json.Marshal(map[string]string{
-		"accountId": "123456789012", "architecture": "x86_64", "availabilityZone": zone, "instanceId": id,
-		"instanceType": typ, "region": region, "version": "2017-09-30",
+		"accountId":        "123456789012",
+		"architecture":     "x86_64",
+		"availabilityZone": zone,
+		"instanceId":       instance,
+		"instanceType":     kind,
+		"region":           region,
+		"version":          "2017-09-30",
 	})
 	return map[string]string{
-		absolute(InstanceIDPath):       id,
-		absolute(InstanceTypePath):     typ,
-		absolute(LifeCyclePath):        cmp.Or(o.LifeCycle, "spot"),
-		absolute(AvailabilityZonePath): zone,
-		absolute(RegionPath):           region,
-		identityDocumentPath:           string(document),
+		absolute(InstanceIDPath):                     instance,
+		absolute("instance-type"):                    kind,
+		absolute("instance-life-cycle"):              "spot",
+		absolute("placement/availability-zone"):      zone,
+		absolute("placement/region"):                 region,
+		"/latest/dynamic/instance-identity/document": string(document),
 	}
 }
 
