@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ import (
 
 func emulator(t testing.TB) *sqsemu.Server {
 	t.Helper()
-	s := sqsemu.Start(sqsemu.Options{})
+	s := sqsemu.Start()
 	t.Cleanup(s.Close)
 	return s
 }
@@ -103,13 +104,7 @@ func TestPoisonBetweenGoodOnes(t *testing.T) {
 
 func TestPoisonIsLeftForTheDeadLetterQueue(t *testing.T) {
 	s := emulator(t)
-	dead := s.Queue("dead")
-	q, err := s.CreateQueue("q", map[string]string{
-		"RedrivePolicy": fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":"2"}`, dead.ARN()),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := s.CreateQueue("q", sqsemu.QueueOptions{DeadLetters: s.Queue("dead"), MaxReceives: 2})
 	poison, good := q.Send("{"), q.Send(spotBody("i-1", time.Now()))
 	r := startReal(t, s, q, &fakeAccepter{})
 	waitFor(t, "deletion", func() bool { return q.Deleted(good) })
@@ -232,16 +227,17 @@ func TestForeignOverTheWire(t *testing.T) {
 func TestFaultsOverTheWire(t *testing.T) {
 	for _, action := range []string{"ReceiveMessage", "DeleteMessageBatch", "GetQueueAttributes"} {
 		for _, tt := range []struct {
-			effect sqsemu.Effect
+			name   string
+			effect http.HandlerFunc
 			reason awsfault.Reason
 		}{
-			{sqsemu.AccessDenied, awsfault.Denied},
-			{sqsemu.RequestThrottled, awsfault.Throttled},
-			{sqsemu.Throttling, awsfault.Throttled},
-			{sqsemu.Unavailable, awsfault.Unavailable},
-			{sqsemu.Reset, awsfault.Connection},
+			{"access denied", sqsemu.AccessDenied, awsfault.Denied},
+			{"request throttled", sqsemu.RequestThrottled, awsfault.Throttled},
+			{"throttling", sqsemu.Throttling, awsfault.Throttled},
+			{"unavailable", sqsemu.Unavailable, awsfault.Unavailable},
+			{"reset", sqsemu.Reset, awsfault.Connection},
 		} {
-			t.Run(fmt.Sprintf("%s/%s/%d", action, tt.reason, tt.effect), func(t *testing.T) {
+			t.Run(action+"/"+tt.name, func(t *testing.T) {
 				t.Parallel()
 				s, a := emulator(t), &fakeAccepter{}
 				q := s.Queue("q")
@@ -264,7 +260,7 @@ func TestHungDeletion(t *testing.T) {
 	t.Parallel()
 	s, a := emulator(t), &fakeAccepter{}
 	q := s.Queue("q")
-	s.Fail(sqsemu.Fault{Effect: sqsemu.Hang, Times: 1, Action: "DeleteMessageBatch"})
+	s.Fail(sqsemu.Fault{Delay: sqsemu.Unanswered, Times: 1, Action: "DeleteMessageBatch"})
 	q.Send(spotBody("i-1", time.Now()))
 	r := startReal(t, s, q, a)
 	waitFor(t, "deletion that hangs", func() bool { return s.Requests("DeleteMessageBatch") >= 1 })

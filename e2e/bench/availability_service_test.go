@@ -74,10 +74,9 @@ func (s service) loseMany(n int, flags []string) outage {
 	ctx, cancel := context.WithTimeout(s.Context(), 2*availableWait)
 	defer cancel()
 	nodes := s.setUp(ctx)[:n]
-	sqs := sqsemu.Start(sqsemu.Options{})
+	sqs := sqsemu.Start()
 	defer sqs.Close()
-	queue, err := sqs.CreateQueue("spot-handler", nil)
-	must(s.B, err)
+	queue := sqs.Queue("spot-handler")
 	d := start(s.B, daemon.Options{
 		Args: append([]string{"queue", "--queue-url=" + queue.URL()}, flags...), Kubeconfig: s.cluster.Kubeconfig, SQS: sqs.URL,
 	})

@@ -177,7 +177,7 @@ func (f *field) daemonRound(prefix string, raw map[string]sight) burst {
 	defer stop()
 	nodes := f.create(ctx, prefix, f.n)
 	must(f.B, f.forget(ctx))
-	sqs := sqsemu.Start(sqsemu.Options{})
+	sqs := sqsemu.Start()
 	defer sqs.Close()
 	queue := sqs.Queue("spot-handler")
 	d := startQueueMode(f.B, ctx, f.cluster.Kubeconfig, sqs, queue)

@@ -174,7 +174,7 @@ func (f *exodus) raw(ctx context.Context, c crowd) float64 {
 // daemon has a new daemon drain the nodes, with everything at its default.
 func (f *exodus) daemon(ctx context.Context, c crowd) float64 {
 	f.Helper()
-	sqs := sqsemu.Start(sqsemu.Options{})
+	sqs := sqsemu.Start()
 	defer sqs.Close()
 	queue := sqs.Queue("spot-handler")
 	d := startQueueMode(f.B, ctx, f.cluster.Kubeconfig, sqs, queue)

@@ -125,7 +125,7 @@ func (h *household) round(ctx context.Context, empty func(context.Context, []*co
 func (h *household) daemon(strategy string) func(context.Context, []*corev1.Node) emptied {
 	return func(ctx context.Context, nodes []*corev1.Node) emptied {
 		h.Helper()
-		sqs := sqsemu.Start(sqsemu.Options{})
+		sqs := sqsemu.Start()
 		defer sqs.Close()
 		queue := sqs.Queue("spot-handler")
 		d := start(h.B, daemon.Options{

@@ -171,7 +171,7 @@ func (h *siege) peaceful() []*corev1.Node {
 func (h *siege) queue() relief {
 	h.Helper()
 	nodes := h.peaceful()
-	sqs := sqsemu.Start(sqsemu.Options{})
+	sqs := sqsemu.Start()
 	defer sqs.Close()
 	queue := sqs.Queue("spot-handler")
 	m := &member{Daemon: startQueueMode(h.B, h.ctx, h.cluster.Kubeconfig, sqs, queue)}

@@ -45,7 +45,7 @@ func measureConnections(b *testing.B) {
 	must(b, err)
 	metadata := imdsemu.Start(imdsemu.Options{InstanceID: controlplane.InstanceID(nodes[0].Name)})
 	defer metadata.Close()
-	sqs := sqsemu.Start(sqsemu.Options{})
+	sqs := sqsemu.Start()
 	defer sqs.Close()
 	for _, tt := range []struct {
 		options daemon.Options

@@ -35,7 +35,7 @@ func measureManyNodes(b *testing.B) {
 	must(b, err)
 	nodes, err := cluster.CreateBareNodes(ctx, controlplane.BareNodes{Count: manyNodes, Images: manyImages, Unmanaged: true})
 	must(b, err)
-	sqs := sqsemu.Start(sqsemu.Options{})
+	sqs := sqsemu.Start()
 	defer sqs.Close()
 
 	for i, how := range []struct{ name, variable string }{

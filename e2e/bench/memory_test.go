@@ -49,7 +49,7 @@ func measureMemory(b *testing.B) {
 	must(b, err)
 	nodes, err := cluster.CreateBareNodes(ctx, controlplane.BareNodes{Count: memoryBurst, Unmanaged: true})
 	must(b, err)
-	sqs := sqsemu.Start(sqsemu.Options{})
+	sqs := sqsemu.Start()
 	defer sqs.Close()
 	queue := sqs.Queue("spot-handler")
 

@@ -71,10 +71,9 @@ func measureTraining(b *testing.B) {
 	for i, way := range trainings {
 		nodes[i] = school.setUp(ctx, i, way)
 	}
-	sqs := sqsemu.Start(sqsemu.Options{})
+	sqs := sqsemu.Start()
 	defer sqs.Close()
-	queue, err := sqs.CreateQueue("spot-handler", nil)
-	must(b, err)
+	queue := sqs.Queue("spot-handler")
 	d := start(b, daemon.Options{
 		Args: []string{"queue", "--queue-url=" + queue.URL(), "--workload-notices", "--notice-networks=127.0.0.0/8"}, Kubeconfig: cluster.Kubeconfig, SQS: sqs.URL,
 	})

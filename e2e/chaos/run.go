@@ -76,12 +76,9 @@ func run(ctx context.Context, o options) (sum tally, err error) {
 	if err := writeToken(ctx, cluster, tokenFile(o.dir), accountOf(first.Mode), ""); err != nil {
 		return sum, err
 	}
-	server := sqsemu.Start(sqsemu.Options{})
+	server := sqsemu.Start()
 	defer server.Close()
-	queue, err := server.CreateQueue("spot-handler", nil)
-	if err != nil {
-		return sum, err
-	}
+	queue := server.Queue("spot-handler")
 	s := &stage{dir: o.dir, cluster: cluster, queue: queue, observer: observe(ctx, cluster), heard: newReceivers(), say: say, late: map[string]bool{}}
 	defer s.heard.close()
 	flags := append(append(first.Flags(), noticing...), "--rebalance-ttl="+rebalanceTTL.String(), "--replacement-ttl="+replacementTTL.String())

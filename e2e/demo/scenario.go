@@ -62,10 +62,7 @@ func play(ctx context.Context, mode string, plain bool, stdout, stderr *os.File)
 	}
 
 	say.step("start spot-handler in %s mode", mode)
-	source, err := startSource(mode, node.Name)
-	if err != nil {
-		return err
-	}
+	source := startSource(mode, node.Name)
 	defer source.close()
 	handler, err := startHandler(ctx, cluster, source)
 	if err != nil {
@@ -163,7 +160,7 @@ type source struct {
 }
 
 // startSource starts the emulator that the mode needs.
-func startSource(mode, node string) (source, error) {
+func startSource(mode, node string) source {
 	instance := controlplane.InstanceID(node)
 	if mode == imdsMode {
 		server := imdsemu.Start(imdsemu.Options{InstanceID: instance})
@@ -171,21 +168,17 @@ func startSource(mode, node string) (source, error) {
 			mode:     daemon.Options{Args: []string{mode, "--node-name=" + node}, IMDS: server.URL},
 			announce: func(deadline time.Time) { server.Interrupt("terminate", deadline) },
 			close:    server.Close,
-		}, nil
+		}
 	}
-	server := sqsemu.Start(sqsemu.Options{})
-	queue, err := server.CreateQueue("spot-handler", nil)
-	if err != nil {
-		server.Close()
-		return source{}, err
-	}
+	server := sqsemu.Start()
+	queue := server.Queue("spot-handler")
 	return source{
 		mode: daemon.Options{Args: []string{mode, "--queue-url=" + queue.URL()}, SQS: server.URL},
 		announce: func(deadline time.Time) {
 			queue.Send(daemon.EventBridge(daemon.SpotInterruption, "demo", instance, deadline.Add(-interruption.SpotNotice)))
 		},
 		close: server.Close,
-	}, nil
+	}
 }
 
 // startHandler starts spot-handler and waits until it is ready.

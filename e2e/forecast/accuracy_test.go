@@ -121,12 +121,9 @@ func play(t *testing.T, with settings, seed uint64, n int, a *account) {
 	if t.Failed() {
 		t.FailNow()
 	}
-	server := sqsemu.Start(sqsemu.Options{})
+	server := sqsemu.Start()
 	t.Cleanup(server.Close)
-	queue, err := server.CreateQueue("spot-handler", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	queue := server.Queue("spot-handler")
 	d, err := daemon.Start(daemon.Options{
 		Args:       append([]string{"queue", "--queue-url=" + queue.URL(), "--leader-elect=false"}, with.flags...),
 		Kubeconfig: cluster.Kubeconfig, SQS: server.URL, Log: t.Output(),

@@ -144,7 +144,7 @@ func play(t *testing.T, seed uint64) {
 	t.Logf("%.0fs: %s", time.Since(began).Seconds(), r.tenant)
 
 	// The daemons come last, as after a restart.
-	server := sqsemu.Start(sqsemu.Options{})
+	server := sqsemu.Start()
 	defer server.Close()
 	queue := server.Queue("spot-handler")
 	instances := r.daemonsOn(ctx, nodes, server, queue, args, env)

@@ -1,8 +1,6 @@
 package sqsemu_test
 
 import (
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -33,7 +31,7 @@ func checkDeleteBatchPartly(t *testing.T, s *service) {
 // deleteTwo deletes two messages in one batch, with a bad handle between them if one is given.
 func deleteTwo(t *testing.T, s *service, bad *string) *sqs.DeleteMessageBatchOutput {
 	t.Helper()
-	queue := s.newQueue(t)
+	queue := s.newQueue(t, 0)
 	s.send(t, queue, "a", "b")
 	handles := map[string]*string{}
 	for len(handles) < 2 { // a receive may return fewer than there are
@@ -56,46 +54,8 @@ func deleteTwo(t *testing.T, s *service, bad *string) *sqs.DeleteMessageBatchOut
 	return out
 }
 
-func sendEntry(id, body string) types.SendMessageBatchRequestEntry {
-	return types.SendMessageBatchRequestEntry{Id: &id, MessageBody: &body}
-}
-
-func checkSendBatch(t *testing.T, s *service) {
-	queue := s.newQueue(t)
-	var entries []types.SendMessageBatchRequestEntry
-	var want, got []string
-	for i := range 10 {
-		body := "body " + strconv.Itoa(i)
-		entries, want = append(entries, sendEntry("e"+strconv.Itoa(i), body)), append(want, body)
-	}
-	out, err := s.SendMessageBatch(t.Context(), &sqs.SendMessageBatchInput{QueueUrl: queue, Entries: entries})
-	if err != nil || len(out.Successful) != 10 {
-		t.Fatalf("send batch: %v, %v", out, err)
-	}
-	for len(got) < 10 {
-		messages := s.receive(t, queue, 2)
-		if len(messages) == 0 {
-			break
-		}
-		for _, m := range messages {
-			got = append(got, *m.Body)
-		}
-	}
-	slices.Sort(got)
-	if !slices.Equal(got, want) {
-		t.Errorf("received %q", got)
-	}
-
-	mixed, err := s.SendMessageBatch(t.Context(), &sqs.SendMessageBatchInput{QueueUrl: queue, Entries: []types.SendMessageBatchRequestEntry{
-		sendEntry("good", "x"), sendEntry("bad", "bell \a"),
-	}})
-	if err != nil || len(mixed.Successful) != 1 || len(mixed.Failed) != 1 || *mixed.Failed[0].Id != "bad" || *mixed.Failed[0].Code != "InvalidMessageContents" {
-		t.Errorf("one good, one bad: %+v, %v", mixed, err)
-	}
-}
-
 func checkChangeBatch(t *testing.T, s *service) {
-	queue := s.newQueue(t)
+	queue := s.newQueue(t, 0)
 	s.send(t, queue, "a")
 	m := s.receiveOne(t, queue)
 	out, err := s.ChangeMessageVisibilityBatch(t.Context(), &sqs.ChangeMessageVisibilityBatchInput{
@@ -114,7 +74,7 @@ func checkChangeBatch(t *testing.T, s *service) {
 }
 
 func checkBadBatches(t *testing.T, s *service) {
-	queue := s.newQueue(t)
+	queue := s.newQueue(t, 0)
 	handle := text("not a handle")
 	remove := func(ids ...string) error {
 		entries := []types.DeleteMessageBatchRequestEntry{}
@@ -124,27 +84,8 @@ func checkBadBatches(t *testing.T, s *service) {
 		_, err := s.DeleteMessageBatch(t.Context(), &sqs.DeleteMessageBatchInput{QueueUrl: queue, Entries: entries})
 		return err
 	}
-	send := func(ids ...string) error {
-		entries := []types.SendMessageBatchRequestEntry{}
-		for _, id := range ids {
-			entries = append(entries, sendEntry(id, "x"))
-		}
-		_, err := s.SendMessageBatch(t.Context(), &sqs.SendMessageBatchInput{QueueUrl: queue, Entries: entries})
-		return err
-	}
-	for name, call := range map[string]func(...string) error{"delete": remove, "send": send} {
-		wantError[*types.EmptyBatchRequest](t, name+" nothing", call())
-		wantError[*types.TooManyEntriesInBatchRequest](t, name+" eleven", call(strings.Split("abcdefghijk", "")...))
-		wantError[*types.BatchEntryIdsNotDistinct](t, name+" twice the same", call("a", "a"))
-		wantError[*types.InvalidBatchEntryId](t, name+" a bad id", call("a.b"))
-	}
-}
-
-func checkBatchSize(t *testing.T, s *service) {
-	queue := s.newQueue(t)
-	half := strings.Repeat("x", 1<<19)
-	_, err := s.SendMessageBatch(t.Context(), &sqs.SendMessageBatchInput{QueueUrl: queue, Entries: []types.SendMessageBatchRequestEntry{
-		sendEntry("a", half), sendEntry("b", half), sendEntry("c", "x"),
-	}})
-	wantError[*types.BatchRequestTooLong](t, "1 MiB and one byte", err)
+	wantError[*types.EmptyBatchRequest](t, "nothing", remove())
+	wantError[*types.TooManyEntriesInBatchRequest](t, "eleven", remove(strings.Split("abcdefghijk", "")...))
+	wantError[*types.BatchEntryIdsNotDistinct](t, "twice the same", remove("a", "a"))
+	wantError[*types.InvalidBatchEntryId](t, "a bad id", remove("a.b"))
 }

@@ -4,15 +4,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/aws/smithy-go"
 )
 
 func checkRedelivery(t *testing.T, s *service) {
 	var queue *string
 	var first types.Message
 	inTime(t, func() bool {
-		queue = s.newQueue(t, "VisibilityTimeout", "1")
+		queue = s.newQueue(t, 1)
 		s.send(t, queue, "x")
 		began := time.Now()
 		first = s.receiveOne(t, queue)
@@ -53,7 +55,7 @@ func (s *service) delete(t *testing.T, queue, handle *string) {
 }
 
 func checkOldHandle(t *testing.T, s *service) {
-	queue := s.newQueue(t, "VisibilityTimeout", "1")
+	queue := s.newQueue(t, 1)
 	s.send(t, queue, "x")
 	first := s.receiveOne(t, queue)
 	second := s.receiveOne(t, queue)
@@ -65,7 +67,7 @@ func checkOldHandle(t *testing.T, s *service) {
 }
 
 func checkDelete(t *testing.T, s *service) {
-	queue := s.newQueue(t, "VisibilityTimeout", "1")
+	queue := s.newQueue(t, 1)
 	s.send(t, queue, "x")
 	m := s.receiveOne(t, queue)
 	s.delete(t, queue, m.ReceiptHandle)
@@ -79,7 +81,7 @@ func checkDelete(t *testing.T, s *service) {
 }
 
 func checkLateDelete(t *testing.T, s *service) {
-	queue := s.newQueue(t, "VisibilityTimeout", "1")
+	queue := s.newQueue(t, 1)
 	s.send(t, queue, "x")
 	m := s.receiveOne(t, queue)
 	time.Sleep(1200 * time.Millisecond)
@@ -87,19 +89,25 @@ func checkLateDelete(t *testing.T, s *service) {
 	s.wantNone(t, queue)
 }
 
+// changeVisibility returns the error of the only entry of a batch.
 func (s *service) changeVisibility(t *testing.T, queue, handle *string, timeout int32) error {
 	t.Helper()
-	_, err := s.ChangeMessageVisibility(t.Context(), &sqs.ChangeMessageVisibilityInput{
-		QueueUrl: queue, ReceiptHandle: handle, VisibilityTimeout: timeout,
+	out, err := s.ChangeMessageVisibilityBatch(t.Context(), &sqs.ChangeMessageVisibilityBatchInput{
+		QueueUrl: queue, Entries: []types.ChangeMessageVisibilityBatchRequestEntry{{
+			Id: text("only"), ReceiptHandle: handle, VisibilityTimeout: timeout,
+		}},
 	})
-	return err
+	if err != nil || len(out.Failed) == 0 {
+		return err
+	}
+	return &smithy.GenericAPIError{Code: *out.Failed[0].Code, Message: aws.ToString(out.Failed[0].Message)}
 }
 
 func checkChangeVisibility(t *testing.T, s *service) {
 	var queue *string
 	var m types.Message
 	inTime(t, func() bool {
-		queue = s.newQueue(t, "VisibilityTimeout", "20")
+		queue = s.newQueue(t, 20)
 		s.send(t, queue, "x")
 		m = s.receiveOne(t, queue)
 		if err := s.changeVisibility(t, queue, m.ReceiptHandle, 0); err != nil {
@@ -124,11 +132,11 @@ func checkChangeVisibility(t *testing.T, s *service) {
 }
 
 func checkNotInFlight(t *testing.T, s *service) {
-	queue := s.newQueue(t)
+	queue := s.newQueue(t, 0)
 	s.send(t, queue, "x")
 	m := s.receiveOne(t, queue)
 	if err := s.changeVisibility(t, queue, m.ReceiptHandle, 0); err != nil {
 		t.Fatal(err)
 	}
-	wantError[*types.MessageNotInflight](t, "change of a visible message", s.changeVisibility(t, queue, m.ReceiptHandle, 10))
+	wantCode(t, "change of a visible message", s.changeVisibility(t, queue, m.ReceiptHandle, 10), "MessageNotInflight")
 }

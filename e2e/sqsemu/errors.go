@@ -56,33 +56,9 @@ func errQueueDoesNotExist() *apiError {
 	return e
 }
 
-func errQueueExists(attribute string) *apiError {
-	e := modeled("QueueNameExists", "A queue already exists with the same name and a different value for attribute %s", attribute)
-	e.query = "QueueAlreadyExists"
-	return e
-}
-
 func errReceiptHandle(handle string) *apiError {
 	e := modeled("ReceiptHandleIsInvalid", "The input receipt handle %q is not a valid receipt handle.", handle)
 	e.query = "ReceiptHandleIsInvalid"
-	return e
-}
-
-func errMessageContents() *apiError {
-	e := modeled("InvalidMessageContents", "Invalid characters found in the message body.")
-	e.query = "InvalidMessageContents"
-	return e
-}
-
-func errAttributeName(name string) *apiError {
-	e := modeled("InvalidAttributeName", "Unknown Attribute %s.", name)
-	e.query = "InvalidAttributeName"
-	return e
-}
-
-func errAttributeValue(name, value string) *apiError {
-	e := modeled("InvalidAttributeValue", "Invalid value %q for the parameter %s.", value, name)
-	e.query = "InvalidAttributeValue"
 	return e
 }
 

@@ -4,5 +4,5 @@ package sqsemu
 func (q *Queue) Waiting() int {
 	q.server.mu.Lock()
 	defer q.server.mu.Unlock()
-	return q.waiters.Len()
+	return q.polls
 }

@@ -18,11 +18,10 @@ import (
 // foreignDeviations are the cases in which the foreign emulator, fauxqs 2.4.1 of npm, differs from what AWS
 // documents.
 var foreignDeviations = map[string]string{
-	"a bad queue name is refused":                    "takes any name",
-	"characters beyond the basic plane arrive":       "refuses them, though AWS takes #x10000 to #x10FFFF",
-	"a bad receipt handle is ReceiptHandleIsInvalid": "deletes of unknown handles succeed, changes are MessageNotInflight",
-	"a batch deletes the good and tells of the bad":  "deletes of unknown handles succeed",
-	"a second purge within a minute is refused":      "purges as often as it is asked to",
+	"characters beyond the basic plane arrive":                    "refuses them, though AWS takes #x10000 to #x10FFFF",
+	"a bad receipt handle is ReceiptHandleIsInvalid":              "deletes of unknown handles succeed, changes are MessageNotInflight",
+	"a batch deletes the good and tells of the bad":               "deletes of unknown handles succeed",
+	"visibility of a message not in flight is MessageNotInflight": "calls the entry's handle invalid",
 }
 
 // installTimeout is several times what the install takes; without a registry npm would keep trying for longer than

@@ -12,6 +12,7 @@ import (
 
 const (
 	contentType  = "application/x-amz-json-1.0"
+	targetHeader = "X-Amz-Target"
 	targetPrefix = "AmazonSQS."
 )
 
@@ -19,18 +20,10 @@ const (
 type action func(s *Server, ctx context.Context, body []byte) (output any, err *apiError)
 
 var actions = map[string]action{
-	"CreateQueue":                  decoded((*Server).handleCreateQueue),
-	"DeleteQueue":                  decoded((*Server).handleDeleteQueue),
-	"GetQueueUrl":                  decoded((*Server).handleGetQueueURL),
 	"GetQueueAttributes":           decoded((*Server).handleGetQueueAttributes),
-	"SetQueueAttributes":           decoded((*Server).handleSetQueueAttributes),
-	"PurgeQueue":                   decoded((*Server).handlePurgeQueue),
-	"SendMessage":                  decoded((*Server).handleSendMessage),
-	"SendMessageBatch":             decoded((*Server).handleSendMessageBatch),
 	"ReceiveMessage":               decoded((*Server).handleReceiveMessage),
 	"DeleteMessage":                decoded((*Server).handleDeleteMessage),
 	"DeleteMessageBatch":           decoded((*Server).handleDeleteMessageBatch),
-	"ChangeMessageVisibility":      decoded((*Server).handleChangeVisibility),
 	"ChangeMessageVisibilityBatch": decoded((*Server).handleChangeVisibilityBatch),
 }
 
@@ -47,40 +40,33 @@ func decoded[In any](handle func(*Server, context.Context, *In) (any, *apiError)
 
 // ServeHTTP answers as SQS does. It is exported so that a Server is an http.Handler; clients go through URL.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	name, known := strings.CutPrefix(r.Header.Get("X-Amz-Target"), targetPrefix)
+	name, known := strings.CutPrefix(r.Header.Get(targetHeader), targetPrefix)
 	act := actions[name]
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("X-Amzn-Requestid", newUUID())
 	if r.Method != http.MethodPost || !known || act == nil {
-		errUnknownAction(r.Header.Get("X-Amz-Target")).write(w)
+		errUnknownAction(r.Header.Get(targetHeader)).write(w)
 		return
 	}
-	// The largest request is a batch of 1 MiB, whose JSON may escape every byte.
-	body, readErr := io.ReadAll(http.MaxBytesReader(w, r.Body, 8<<20))
-	if readErr != nil {
-		errMalformed(readErr).write(w)
-		return
-	}
-
-	fault := s.count(name)
-	if fault != nil && !fault.LoseReply && !fault.play(w, r, name) {
-		return
-	}
-	output, err := act(s, r.Context(), body)
-	if fault != nil && fault.LoseReply && !fault.play(w, r, name) {
-		return
-	}
-	if r.Context().Err() != nil {
-		panic(http.ErrAbortHandler) // a long poll cut short has no answer, even if Close cut it
-	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
 	if err != nil {
-		err.write(w)
+		errMalformed(err).write(w)
 		return
 	}
-	if output == nil {
-		output = struct{}{}
-	}
-	_ = json.NewEncoder(w).Encode(output)
+	s.Serve(w, r, name, nil, func(w http.ResponseWriter, r *http.Request) {
+		output, err := act(s, r.Context(), body)
+		if r.Context().Err() != nil {
+			panic(http.ErrAbortHandler) // a long poll cut short has no answer, even if Close cut it
+		}
+		if err != nil {
+			err.write(w)
+			return
+		}
+		if output == nil {
+			output = struct{}{}
+		}
+		_ = json.NewEncoder(w).Encode(output)
+	})
 }
 
 // newUUID returns a random UUID, the form of message and request IDs.

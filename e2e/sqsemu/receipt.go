@@ -32,7 +32,7 @@ func (q *Queue) open(handle string) (m *message, latest bool, err *apiError) {
 
 type receiptInput struct {
 	Id                string // in a batch
-	QueueUrl          string // otherwise
+	QueueUrl          string // of a single one
 	ReceiptHandle     string
 	VisibilityTimeout *int // of a change
 }
@@ -64,14 +64,10 @@ func (q *Queue) deleteMessage(in *receiptInput) *apiError {
 	if err != nil {
 		return err
 	}
-	if latest && !m.gone() {
-		q.remove(m, Deleted, time.Now())
+	if latest && m.State != Deleted {
+		q.delete(m)
 	}
 	return nil
-}
-
-func (s *Server) handleChangeVisibility(_ context.Context, in *receiptInput) (any, *apiError) {
-	return s.withQueue(in.QueueUrl, func(q *Queue) (any, *apiError) { return nil, q.changeVisibility(in) })
 }
 
 func (s *Server) handleChangeVisibilityBatch(_ context.Context, in *receiptBatchInput) (any, *apiError) {
@@ -82,39 +78,26 @@ func (s *Server) handleChangeVisibilityBatch(_ context.Context, in *receiptBatch
 	})
 }
 
-// changeVisibility makes the timeout begin again; 0 makes the message visible at once. Twelve hours after its
-// receive a message is visible again, whatever was requested meanwhile. A message that outlives the retention
-// period is gone even while it is in flight.
+// changeVisibility makes the timeout begin again; 0 makes the message visible at once.
 func (q *Queue) changeVisibility(in *receiptInput) *apiError {
 	if in.VisibilityTimeout == nil {
 		return errMissing("VisibilityTimeout")
 	}
-	if _, err := between("VisibilityTimeout", in.VisibilityTimeout, 0, 0, maxVisibility); err != nil {
+	seconds, err := between("VisibilityTimeout", in.VisibilityTimeout, 0, 0, maxVisibility)
+	if err != nil {
 		return err
 	}
 	m, latest, err := q.open(in.ReceiptHandle)
 	if err != nil {
 		return err
 	}
-	now := time.Now()
-	q.advance(now)
-	if m != nil && !m.gone() && q.outlived(m, now) {
-		q.remove(m, Expired, now)
-	}
-	if !latest || m.gone() {
+	if !latest || m.State == Deleted {
 		return errParameter("Value %s for parameter ReceiptHandle is invalid. Reason: Message does not exist or is not available for visibility timeout change.", in.ReceiptHandle)
 	}
-	if m.State != InFlight {
+	now := time.Now()
+	if m.state(now) != InFlight {
 		return modeled("MessageNotInflight", "The message referred to isn't in flight.")
 	}
-	until := now.Add(time.Duration(*in.VisibilityTimeout) * time.Second)
-	if until.Sub(m.taken) > maxVisibility*time.Second {
-		return errParameter("Value %d for parameter VisibilityTimeout is invalid. Reason: Total VisibilityTimeout for the message is beyond the limit [%d seconds].", *in.VisibilityTimeout, maxVisibility)
-	}
-	if *in.VisibilityTimeout == 0 {
-		q.show(m)
-	} else {
-		q.hide(m, InFlight, until)
-	}
+	q.hide(m, now.Add(time.Duration(seconds)*time.Second))
 	return nil
 }

@@ -1,138 +1,99 @@
 // Package sqsemu is Amazon SQS on the loopback interface, for tests, the demo and benchmarks.
 //
-// It speaks the AWS JSON 1.0 protocol for standard queues: sending, long polling, deleting, visibility, redrive to
-// a dead-letter queue, retention and batches, with the limits and the typed errors of the real service. FIFO
-// queues, encryption, tags, policies and signatures are not emulated; what is not emulated is refused or ignored as
-// the comments say, never half done.
+// It speaks the AWS JSON 1.0 protocol of standard queues, as far as their consumers need it: long polling, deleting,
+// visibility, redrive to a dead-letter queue and batches, with the limits and the typed errors of the real service.
+// Queues are made, and messages sent, by methods of this package. Signatures are not checked.
 //
 // Where SQS promises little ("the message might not be deleted"), the emulator does what is harder on a consumer.
-// It delivers a message twice only when Queue.Duplicate says so, and otherwise in the order of arrival.
+// It delivers a message twice only when Queue.Duplicate says so, and otherwise in the order in which messages become
+// visible.
 //
-// The state is in memory under one mutex. Nothing ticks: the only timers are for the next message that becomes
-// visible. Deleted messages are remembered until Close, for Queue.Messages and Queue.Deleted. All methods are safe
-// for concurrent use.
+// The state is in memory under one mutex. Deleted messages are remembered until Close, for Queue.Messages and
+// Queue.Deleted. All methods are safe for concurrent use.
 package sqsemu
 
 import (
 	"cmp"
-	"context"
-	"fmt"
-	"net"
-	"net/http"
+	"strings"
 	"sync"
+	"time"
+
+	"spot-handler/e2e/internal/faulty"
 )
 
 const (
 	// account is the owner of all queues, as it appears in their addresses.
-	account       = "123456789012"
-	defaultRegion = "us-east-1"
+	account = "123456789012"
+	region  = "us-east-1"
+
+	// defaultVisibility is that of a queue whose attributes nobody has set.
+	defaultVisibility = 30 * time.Second
 )
 
-// Options say where the emulator listens. The zero value suits tests.
-type Options struct {
-	// Addr is the loopback address to listen on; empty means a free port of 127.0.0.1.
-	Addr string
-	// Region appears in the ARNs of queues; it defaults to us-east-1.
-	Region string
-}
-
-// Server is one region's SQS.
+// Server is one region's SQS. Its URL is the value for AWS_ENDPOINT_URL_SQS.
 type Server struct {
-	// URL is the endpoint, without a trailing slash: the value for AWS_ENDPOINT_URL_SQS.
-	URL string
+	*faulty.Server
 
-	region  string
-	http    *http.Server
-	stop    context.CancelFunc
-	stopped chan struct{}
-
-	mu       sync.Mutex
-	queues   map[string]*Queue
-	faults   []*fault
-	requests map[string]int
+	mu     sync.Mutex
+	queues map[string]*Queue
 }
 
-// Start serves on the loopback interface until Close. Like httptest.NewServer it panics if it cannot listen, or if
-// the address is not a loopback one: it checks no signatures and has no business on a network.
-func Start(o Options) *Server {
-	listener, err := listenLoopback(cmp.Or(o.Addr, "127.0.0.1:0"))
-	if err != nil {
-		panic(fmt.Sprintf("sqsemu: %v", err))
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	s := &Server{
-		URL:      "http://" + listener.Addr().String(),
-		region:   cmp.Or(o.Region, defaultRegion),
-		stop:     stop,
-		stopped:  make(chan struct{}),
-		queues:   map[string]*Queue{},
-		requests: map[string]int{},
-	}
-	s.http = &http.Server{
-		Handler:     s,
-		BaseContext: func(net.Listener) context.Context { return ctx },
-	}
-	go func() {
-		defer close(s.stopped)
-		_ = s.http.Serve(listener) // always ErrServerClosed, by Close
-	}()
+// Start serves on the loopback interface until Close. Like httptest.NewServer it panics if it cannot listen.
+func Start() *Server {
+	s := &Server{queues: map[string]*Queue{}}
+	s.Server = faulty.Start(s, faulty.Options{})
 	return s
 }
 
-// Close ends all connections, including long polls and hanging requests, and frees the port.
-func (s *Server) Close() {
-	s.stop()
-	_ = s.http.Close()
-	<-s.stopped
-
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, q := range s.queues {
-		q.drop()
-	}
+// QueueOptions are the attributes of a queue.
+type QueueOptions struct {
+	// Visibility is how long a receive hides a message, in whole seconds, unless it says so itself; 30 s by default.
+	Visibility time.Duration
+	// DeadLetters is the queue to which a message goes after it was received MaxReceives times; nil means none.
+	DeadLetters *Queue
+	MaxReceives int
 }
 
-// CreateQueue makes a queue as the API action of that name does: with the API's attributes (VisibilityTimeout,
-// RedrivePolicy and so on), and returning the existing queue if it has the same ones.
-func (s *Server) CreateQueue(name string, attributes map[string]string) (*Queue, error) {
+// Queue returns the queue of that name, and makes it with default attributes if there is none.
+func (s *Server) Queue(name string) *Queue { return s.CreateQueue(name, QueueOptions{}) }
+
+// CreateQueue returns the queue of that name, and makes it with these attributes if there is none.
+func (s *Server) CreateQueue(name string, o QueueOptions) *Queue {
+	o.Visibility = cmp.Or(o.Visibility, defaultVisibility)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q, apiErr := s.createQueue(name, attributes)
-	if apiErr != nil {
-		return nil, fmt.Errorf("create queue %q: %w", name, apiErr)
+	if s.queues[name] == nil {
+		s.queues[name] = &Queue{
+			server:   s,
+			name:     name,
+			options:  o,
+			messages: map[string]*message{},
+			changed:  make(chan struct{}),
+		}
+	}
+	return s.queues[name]
+}
+
+// find returns the queue of a URL. SQS goes by the path alone: a URL with another host, as seen through a tunnel,
+// works.
+func (s *Server) find(url string) (*Queue, *apiError) {
+	if url == "" {
+		return nil, errMissing("QueueUrl")
+	}
+	q := s.queues[url[strings.LastIndex(url, "/")+1:]]
+	if q == nil {
+		return nil, errQueueDoesNotExist()
 	}
 	return q, nil
 }
 
-// Queue returns the queue of that name, and makes it with default attributes if there is none. It panics on a name
-// that SQS would refuse.
-func (s *Server) Queue(name string) *Queue {
+// withQueue runs f on the queue of a URL under the lock.
+func (s *Server) withQueue(url string, f func(*Queue) (any, *apiError)) (any, *apiError) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if q := s.queues[name]; q != nil {
-		return q
-	}
-	q, err := s.createQueue(name, nil)
+	q, err := s.find(url)
 	if err != nil {
-		panic(fmt.Sprintf("sqsemu: create queue %q: %v", name, err))
+		return nil, err
 	}
-	return q
-}
-
-// Requests returns how often an action, such as ReceiveMessage, was called, whatever the answer was.
-func (s *Server) Requests(action string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.requests[action]
-}
-
-func listenLoopback(addr string) (net.Listener, error) {
-	tcp, err := net.ResolveTCPAddr("tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("resolve address %q: %w", addr, err)
-	}
-	if !tcp.IP.IsLoopback() {
-		return nil, fmt.Errorf("address %q is not a loopback address", addr)
-	}
-	return net.ListenTCP("tcp", tcp)
+	return f(q)
 }

@@ -72,14 +72,9 @@ func TestAHealthMessageOfThreeInstancesDrainsThree(t *testing.T) {
 func TestPoisonAloneInTheQueueDoesNoHarm(t *testing.T) {
 	s := tell(t, controlplane.Options{})
 	nodes := s.bare("node", 1, 4)
-	server := sqsemu.Start(sqsemu.Options{})
+	server := sqsemu.Start()
 	t.Cleanup(server.Close)
-	dead, err := server.CreateQueue("dead-letters", nil)
-	s.must(err)
-	queue, err := server.CreateQueue("spot-handler", map[string]string{
-		"RedrivePolicy": fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":"1000"}`, dead.ARN()),
-	})
-	s.must(err)
+	queue := server.CreateQueue("spot-handler", sqsemu.QueueOptions{DeadLetters: server.Queue("dead-letters"), MaxReceives: 1000})
 
 	now := time.Now()
 	instance := controlplane.InstanceID(nodes[0].Name)

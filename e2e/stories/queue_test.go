@@ -29,7 +29,7 @@ func TestMessageOutlivesTheDaemonUntilTheRecordIsWritten(t *testing.T) {
 	first := s.runQueue(server, queue)
 
 	// The first deletions hang, for 5 s each: the record can be written and the message cannot go.
-	server.Fail(sqsemu.Fault{Effect: sqsemu.Hang, Action: "DeleteMessageBatch", Times: 3})
+	server.Fail(sqsemu.Fault{Delay: sqsemu.Unanswered, Action: "DeleteMessageBatch", Times: 3})
 	id := queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-1", controlplane.InstanceID(node.Name), time.Now()))
 	written := s.waitRecord(node.Name, func(interruption.Record) bool { return true })
 	first.Kill()

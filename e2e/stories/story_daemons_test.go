@@ -25,10 +25,9 @@ func (s *story) imds(node *corev1.Node) *imdsemu.Server {
 // sqs starts an emulator with one queue.
 func (s *story) sqs() (*sqsemu.Server, *sqsemu.Queue) {
 	s.Helper()
-	server := sqsemu.Start(sqsemu.Options{})
+	server := sqsemu.Start()
 	s.Cleanup(server.Close)
-	queue, err := server.CreateQueue("spot-handler", nil)
-	s.must(err)
+	queue := server.Queue("spot-handler")
 	return server, queue
 }
 
