@@ -6,8 +6,12 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
+
+// timestamp is how Auto Scaling writes a time.
+const timestamp = "2006-01-02T15:04:05.000Z"
 
 // The limits of one call. What the services say beyond a limit is from reports by people who have met it.
 const (
@@ -15,31 +19,6 @@ const (
 	groupLimit    = 50 // https://github.com/LeanerCloud/AutoSpotting/issues/199
 	detachLimit   = 20 // https://github.com/reproio/ecs_deploy/pull/39
 )
-
-type metadata struct {
-	RequestID string `xml:"RequestId"`
-}
-
-// page cuts the page that the request asks for out of n rows.
-func page(form url.Values, n, size int) (from, to int, next string, err *apiError) {
-	if text := form.Get("MaxRecords"); text != "" {
-		asked, bad := strconv.Atoi(text)
-		if bad != nil || asked < 1 {
-			return 0, 0, "", invalid("MaxRecords must be a number from 1")
-		}
-		size = min(size, asked)
-	}
-	if token := form.Get("NextToken"); token != "" {
-		var bad error
-		if from, bad = strconv.Atoi(token); bad != nil || from > n {
-			return 0, 0, "", &apiError{400, "InvalidNextToken", "The NextToken value is not valid."}
-		}
-	}
-	if to = min(n, from+size); to < n {
-		next = strconv.Itoa(to)
-	}
-	return from, to, next, nil
-}
 
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeAutoScalingInstances.html
 func (s *Server) describeInstances(form url.Values, ids []string) (any, *apiError) {
@@ -63,22 +42,10 @@ func (s *Server) describeInstances(form url.Values, ids []string) (any, *apiErro
 			}
 		}
 	}
-	slices.SortFunc(members, func(a, b member) int {
-		if a.InstanceID < b.InstanceID {
-			return -1
-		}
-		return 1
-	})
-	from, to, next, err := page(form, len(members), describeLimit)
-	if err != nil {
-		return nil, err
-	}
+	slices.SortFunc(members, func(a, b member) int { return strings.Compare(a.InstanceID, b.InstanceID) })
 	return struct {
-		XMLName  xml.Name `xml:"http://autoscaling.amazonaws.com/doc/2011-01-01/ DescribeAutoScalingInstancesResponse"`
-		Members  []member `xml:"DescribeAutoScalingInstancesResult>AutoScalingInstances>member"`
-		Next     string   `xml:"DescribeAutoScalingInstancesResult>NextToken,omitempty"`
-		Metadata metadata `xml:"ResponseMetadata"`
-	}{Members: members[from:to], Next: next, Metadata: metadata{requestID()}}, nil
+		Members []member `xml:"AutoScalingInstances>member"`
+	}{members}, nil
 }
 
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeAutoScalingGroups.html
@@ -115,9 +82,15 @@ func (s *Server) describeGroups(form url.Values, names []string) (any, *apiError
 			continue
 		}
 		d := description{
-			AutoScalingGroupName: g.name, MinSize: g.min, MaxSize: g.max, DesiredCapacity: g.desired, DefaultCooldown: 300,
-			AutoScalingGroupARN: "arn:aws:autoscaling:eu-west-1:123456789012:autoScalingGroup:" + requestID() + ":autoScalingGroupName/" + g.name,
-			AvailabilityZones:   []string{Zone}, HealthCheckType: "EC2", CapacityRebalance: g.rebalances, CreatedTime: time.Now().UTC().Format("2006-01-02T15:04:05.000Z"),
+			AutoScalingGroupName: g.name,
+			AutoScalingGroupARN:  "arn:aws:autoscaling:eu-west-1:123456789012:autoScalingGroup:" + requestID() + ":autoScalingGroupName/" + g.name,
+			MaxSize:              g.max,
+			DesiredCapacity:      g.desired,
+			DefaultCooldown:      300,
+			AvailabilityZones:    []string{Zone},
+			HealthCheckType:      "EC2",
+			CapacityRebalance:    g.rebalances,
+			CreatedTime:          time.Now().UTC().Format(timestamp),
 		}
 		for _, i := range g.members {
 			d.Instances = append(d.Instances, member{i.ID, Zone, i.Lifecycle, "Healthy", false})
@@ -127,39 +100,25 @@ func (s *Server) describeGroups(form url.Values, names []string) (any, *apiError
 		}
 		rows = append(rows, d)
 	}
-	slices.SortFunc(rows, func(a, b description) int {
-		if a.AutoScalingGroupName < b.AutoScalingGroupName {
-			return -1
-		}
-		return 1
-	})
-	from, to, next, err := page(form, len(rows), groupLimit)
-	if err != nil {
-		return nil, err
-	}
+	slices.SortFunc(rows, func(a, b description) int { return strings.Compare(a.AutoScalingGroupName, b.AutoScalingGroupName) })
 	return struct {
-		XMLName  xml.Name      `xml:"http://autoscaling.amazonaws.com/doc/2011-01-01/ DescribeAutoScalingGroupsResponse"`
-		Groups   []description `xml:"DescribeAutoScalingGroupsResult>AutoScalingGroups>member"`
-		Next     string        `xml:"DescribeAutoScalingGroupsResult>NextToken,omitempty"`
-		Metadata metadata      `xml:"ResponseMetadata"`
-	}{Groups: rows[from:to], Next: next, Metadata: metadata{requestID()}}, nil
-}
-
-// activity is what a group does, as the group reports it.
-type activity struct {
-	ActivityID           string `xml:"ActivityId"`
-	AutoScalingGroupName string
-	Description          string
-	Cause                string
-	StartTime            string
-	StatusCode           string
-	Progress             int
+		Groups []description `xml:"AutoScalingGroups>member"`
+	}{rows}, nil
 }
 
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DetachInstances.html
 func (s *Server) detachInstances(form url.Values, ids []string) (any, *apiError) {
 	name := form.Get("AutoScalingGroupName")
 	decrement, bad := strconv.ParseBool(form.Get("ShouldDecrementDesiredCapacity"))
+	type activity struct {
+		ActivityID           string `xml:"ActivityId"`
+		AutoScalingGroupName string
+		Description          string
+		Cause                string
+		StartTime            string
+		StatusCode           string
+		Progress             int
+	}
 	switch {
 	case name == "":
 		return nil, invalid("1 validation error detected: Value null at 'autoScalingGroupName' failed to satisfy constraint: Member must not be null")
@@ -175,19 +134,22 @@ func (s *Server) detachInstances(form url.Values, ids []string) (any, *apiError)
 	if err := s.detach(g, ids, decrement); err != nil {
 		return nil, err
 	}
-	now := time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
+	now := time.Now().UTC().Format(timestamp)
 	var activities []activity
 	for _, id := range ids {
 		activities = append(activities, activity{
-			requestID(), name, "Detaching EC2 instance: " + id,
-			fmt.Sprintf("At %s instance %s was detached in response to a user request.", now, id), now, "InProgress", 50,
+			ActivityID:           requestID(),
+			AutoScalingGroupName: name,
+			Description:          "Detaching EC2 instance: " + id,
+			Cause:                fmt.Sprintf("At %s instance %s was detached in response to a user request.", now, id),
+			StartTime:            now,
+			StatusCode:           "InProgress",
+			Progress:             50,
 		})
 	}
 	return struct {
-		XMLName    xml.Name   `xml:"http://autoscaling.amazonaws.com/doc/2011-01-01/ DetachInstancesResponse"`
-		Activities []activity `xml:"DetachInstancesResult>Activities>member"`
-		Metadata   metadata   `xml:"ResponseMetadata"`
-	}{Activities: activities, Metadata: metadata{requestID()}}, nil
+		Activities []activity `xml:"Activities>member"`
+	}{activities}, nil
 }
 
 // https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_TerminateInstances.html

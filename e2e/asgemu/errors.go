@@ -74,8 +74,8 @@ func (e *apiError) write(w http.ResponseWriter, svc service) {
 		return
 	}
 	encode(w, struct {
-		XMLName   xml.Name `xml:"http://autoscaling.amazonaws.com/doc/2011-01-01/ ErrorResponse"`
+		XMLName   xml.Name
 		Error     body
 		RequestID string `xml:"RequestId"`
-	}{Error: body{kind, e.code, e.message}, RequestID: requestID()})
+	}{XMLName: xml.Name{Space: namespace, Local: "ErrorResponse"}, Error: body{kind, e.code, e.message}, RequestID: requestID()})
 }

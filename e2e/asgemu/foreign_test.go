@@ -11,6 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
+	"spot-handler/e2e/asgemu"
 	"spot-handler/e2e/foreign"
 )
 
@@ -18,7 +19,6 @@ import (
 var foreignDeviations = map[string]string{
 	"50 instances at most are described by one call":      "describes any number",
 	"50 groups at most are described by one call":         "describes any number",
-	"instances are listed in pages":                       "takes no MaxRecords of less than 50",
 	"an instance is detached once":                        "ignores instances that are not in the group",
 	"one instance of another group spoils the whole call": "ignores instances that are not in the group",
 	"20 instances at most are detached by one call":       "detaches any number",
@@ -78,6 +78,16 @@ func (s *service) prepareForeign(t *testing.T) {
 			t.Fatal(err)
 		}
 		return *out.Instances[0].InstanceId
+	}
+	s.hook = func(t *testing.T, group string, timeout int32) {
+		t.Helper()
+		_, err := s.groups.PutLifecycleHook(t.Context(), &autoscaling.PutLifecycleHookInput{
+			AutoScalingGroupName: &group, LifecycleHookName: aws.String("drain"), HeartbeatTimeout: &timeout,
+			LifecycleTransition: aws.String(asgemu.TerminateAt),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	s.suspend = func(t *testing.T, name string) {
 		t.Helper()

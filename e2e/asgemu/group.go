@@ -12,7 +12,6 @@ import (
 const (
 	Pending     = "Pending"
 	InService   = "InService"
-	Standby     = "Standby"
 	Detaching   = "Detaching"
 	Terminating = "Terminating"
 )
@@ -41,13 +40,13 @@ type Instance struct {
 type instance struct{ Instance }
 
 type group struct {
-	name              string
-	min, max, desired int
-	suspended         []string
-	rebalances        bool        // it has Capacity Rebalancing
-	members           []*instance // in the order in which they came
-	launched          int
-	hooks             []Hook
+	name         string
+	max, desired int
+	suspended    []string
+	rebalances   bool        // it has Capacity Rebalancing
+	members      []*instance // in the order in which they came
+	launched     int
+	hooks        []Hook
 }
 
 // NewInstanceID returns an id of the usual form.
@@ -98,15 +97,6 @@ func (s *Server) SetDesired(name string, n int) {
 	g := s.groups[name]
 	g.desired, g.max = n, max(g.max, n)
 	s.keep(g)
-}
-
-// SetLifecycle puts a member of a group into a state, as if somebody else had.
-func (s *Server) SetLifecycle(id, state string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	i := s.instances[id]
-	i.Lifecycle = state
-	s.keep(s.groups[i.Group])
 }
 
 // Attach puts an instance into a group.
@@ -216,12 +206,12 @@ func (s *Server) detach(g *group, ids []string, decrement bool) *apiError {
 		switch {
 		case k < 0:
 			return invalid("The instance %s is not part of Auto Scaling group %s.", id, g.name)
-		case g.members[k].Lifecycle != InService && g.members[k].Lifecycle != Standby:
+		case g.members[k].Lifecycle != InService:
 			return invalid("The instance %s is not in InService or Standby.", id)
 		}
 	}
-	if decrement && g.desired-len(ids) < g.min {
-		return invalid("You cannot detach instances as it would bring the Auto Scaling group's size below its minimum of %d.", g.min)
+	if decrement && g.desired < len(ids) {
+		return invalid("You cannot detach instances as it would bring the Auto Scaling group's size below its minimum of 0.")
 	}
 	if decrement {
 		g.desired -= len(ids)

@@ -26,8 +26,7 @@ const (
 	Abandon  = "ABANDON"
 )
 
-// Hook is a lifecycle hook of a group. PutLifecycleHook keeps Timeout within AWS's bounds; [Server.PutHook] takes
-// whatever a test has time for.
+// Hook is a lifecycle hook of a group. Its Timeout may be less than AWS allows: whatever a test has time for.
 type Hook struct {
 	Name, Transition string
 	Timeout          time.Duration
@@ -58,10 +57,7 @@ type wait struct {
 func (s *Server) PutHook(group string, h Hook) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.putHook(s.groups[group], h)
-}
-
-func (s *Server) putHook(g *group, h Hook) {
+	g := s.groups[group]
 	g.hooks = append(slices.DeleteFunc(g.hooks, func(o Hook) bool { return o.Name == h.Name }), h)
 }
 

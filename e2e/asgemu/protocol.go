@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -31,15 +30,13 @@ type action struct {
 }
 
 var actions = map[string]action{
-	"DescribeAutoScalingInstances":        {autoScaling, "InstanceIds.member.", (*Server).describeInstances},
-	"DescribeAutoScalingGroups":           {autoScaling, "AutoScalingGroupNames.member.", (*Server).describeGroups},
-	"DetachInstances":                     {autoScaling, "InstanceIds.member.", (*Server).detachInstances},
-	"TerminateInstanceInAutoScalingGroup": {autoScaling, "", (*Server).terminateInGroup},
-	"PutLifecycleHook":                    {autoScaling, "", (*Server).putLifecycleHook},
-	"DescribeLifecycleHooks":              {autoScaling, "LifecycleHookNames.member.", (*Server).describeLifecycleHooks},
-	"CompleteLifecycleAction":             {autoScaling, "", (*Server).completeLifecycleAction},
-	"RecordLifecycleActionHeartbeat":      {autoScaling, "", (*Server).recordLifecycleActionHeartbeat},
-	"TerminateInstances":                  {ec2, "InstanceId.", (*Server).terminateInstances},
+	"DescribeAutoScalingInstances":   {autoScaling, "InstanceIds.member.", (*Server).describeInstances},
+	"DescribeAutoScalingGroups":      {autoScaling, "AutoScalingGroupNames.member.", (*Server).describeGroups},
+	"DetachInstances":                {autoScaling, "InstanceIds.member.", (*Server).detachInstances},
+	"DescribeLifecycleHooks":         {autoScaling, "LifecycleHookNames.member.", (*Server).describeLifecycleHooks},
+	"CompleteLifecycleAction":        {autoScaling, "", (*Server).completeLifecycleAction},
+	"RecordLifecycleActionHeartbeat": {autoScaling, "", (*Server).recordLifecycleActionHeartbeat},
+	"TerminateInstances":             {ec2, "InstanceId.", (*Server).terminateInstances},
 }
 
 // ServeHTTP answers as the services do. It is exported so that a Server is an http.Handler; clients go through URL.
@@ -66,27 +63,51 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		(&apiError{http.StatusForbidden, code, "The request is not signed for " + string(svc)}).write(w, svc)
 		return
 	}
-	output, err := s.answer(name, act, r.PostForm)
-	if err != nil {
-		err.write(w, svc)
-		return
-	}
-	encode(w, output)
+	named := list(r.PostForm, act.list)
+	s.mu.Lock()
+	s.largest[name] = max(s.largest[name], len(named))
+	s.mu.Unlock()
+	s.Serve(w, r, name, named, func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		output, err := act.handle(s, r.PostForm, named)
+		switch {
+		case err != nil:
+			err.write(w, svc)
+		case svc == autoScaling:
+			encode(w, response(name, output))
+		default:
+			encode(w, output)
+		}
+	})
 }
 
-func (s *Server) answer(name string, act action, form url.Values) (any, *apiError) {
-	named := list(form, act.list)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	fault := s.count(name, named)
-	if fault != nil && !fault.LoseReply {
-		return nil, fault.answer(act.service, name)
+const namespace = "http://autoscaling.amazonaws.com/doc/2011-01-01/"
+
+// response is what Auto Scaling answers to an action: the result under the action's name, and the request's id.
+func response(action string, result any) any {
+	type metadata struct {
+		RequestID string `xml:"RequestId"`
 	}
-	output, err := act.handle(s, form, named)
-	if fault != nil {
-		return nil, fault.answer(act.service, name)
+	return struct {
+		XMLName  xml.Name
+		Result   element
+		Metadata metadata `xml:"ResponseMetadata"`
+	}{
+		XMLName:  xml.Name{Space: namespace, Local: action + "Response"},
+		Result:   element{action + "Result", result},
+		Metadata: metadata{requestID()},
 	}
-	return output, err
+}
+
+// element is a value as an element of that name.
+type element struct {
+	name  string
+	value any
+}
+
+func (l element) MarshalXML(e *xml.Encoder, _ xml.StartElement) error {
+	return e.EncodeElement(l.value, xml.StartElement{Name: xml.Name{Local: l.name}})
 }
 
 // signedFor checks the scope of a signature, not the signature.
@@ -112,8 +133,6 @@ func list(form url.Values, prefix string) []string {
 		values = append(values, v...)
 	}
 }
-
-func contains(list []string, s string) bool { return slices.Contains(list, s) }
 
 func encode(w io.Writer, body any) {
 	_, _ = io.WriteString(w, xml.Header)

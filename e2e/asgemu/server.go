@@ -13,19 +13,14 @@ package asgemu
 
 import (
 	"cmp"
-	"context"
-	"fmt"
-	"net"
-	"net/http"
 	"sync"
 	"time"
+
+	"spot-handler/e2e/internal/faulty"
 )
 
 // Options say how the emulator behaves. The zero value suits tests.
 type Options struct {
-	// Addr is the loopback address to listen on; empty means a free port of 127.0.0.1.
-	Addr string
-
 	// Boot is how long a launched instance is Pending; 0 is 100 ms.
 	Boot time.Duration
 	// Leave is how long a detached instance is still listed, as Detaching; 0 is 100 ms.
@@ -39,66 +34,32 @@ type Options struct {
 	Booted, Ended func(Instance)
 }
 
-// Server is one region's Auto Scaling and EC2.
+// Server is one region's Auto Scaling and EC2. Its URL is the endpoint of both services, for
+// AWS_ENDPOINT_URL_AUTO_SCALING and AWS_ENDPOINT_URL_EC2.
 type Server struct {
-	// URL is the endpoint of both services, for AWS_ENDPOINT_URL_AUTO_SCALING and AWS_ENDPOINT_URL_EC2.
-	URL string
+	*faulty.Server
 
-	opts    Options
-	http    *http.Server
-	ctx     context.Context
-	stop    context.CancelFunc
-	stopped chan struct{}
+	opts Options
 
 	mu        sync.Mutex
 	groups    map[string]*group
 	instances map[string]*instance
 	waits     []*wait
-	faults    []*fault
-	requests  map[string]int
 	largest   map[string]int
 }
 
-// Start serves on the loopback interface until Close. Like httptest.NewServer it panics if it cannot listen, or if
-// the address is not a loopback one: it has no business on a network.
+// Start serves on the loopback interface until Close, after which nothing boots or ends. Like httptest.NewServer it
+// panics if it cannot listen.
 func Start(o Options) *Server {
-	tcp, err := net.ResolveTCPAddr("tcp", cmp.Or(o.Addr, "127.0.0.1:0"))
-	if err == nil && !tcp.IP.IsLoopback() {
-		err = fmt.Errorf("address %s is not a loopback address", tcp)
-	}
-	if err != nil {
-		panic(fmt.Sprintf("asgemu: %v", err))
-	}
-	listener, err := net.ListenTCP("tcp", tcp)
-	if err != nil {
-		panic(fmt.Sprintf("asgemu: %v", err))
-	}
 	o.Boot, o.Leave = cmp.Or(o.Boot, 100*time.Millisecond), cmp.Or(o.Leave, 100*time.Millisecond)
-	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{
-		URL: "http://" + listener.Addr().String(), opts: o, ctx: ctx, stop: stop, stopped: make(chan struct{}),
-		groups: map[string]*group{}, instances: map[string]*instance{}, requests: map[string]int{}, largest: map[string]int{},
+		opts:      o,
+		groups:    map[string]*group{},
+		instances: map[string]*instance{},
+		largest:   map[string]int{},
 	}
-	s.http = &http.Server{Handler: s, BaseContext: func(net.Listener) context.Context { return ctx }}
-	go func() {
-		defer close(s.stopped)
-		_ = s.http.Serve(listener) // always ErrServerClosed, by Close
-	}()
+	s.Server = faulty.Start(s, faulty.Options{})
 	return s
-}
-
-// Close ends all connections and frees the port. After that nothing boots or ends.
-func (s *Server) Close() {
-	s.stop()
-	_ = s.http.Close()
-	<-s.stopped
-}
-
-// Requests returns how often an action, such as DetachInstances, was called, whatever the answer was.
-func (s *Server) Requests(action string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.requests[action]
 }
 
 // Largest returns the most instances, or groups, that one call of the action named.
@@ -111,9 +72,11 @@ func (s *Server) Largest(action string) int {
 // after calls f under the mutex once d has passed, unless the server has been closed.
 func (s *Server) after(d time.Duration, f func()) {
 	time.AfterFunc(d, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.ctx.Err() == nil {
+		select {
+		case <-s.Closed():
+		default:
+			s.mu.Lock()
+			defer s.mu.Unlock()
 			f()
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -143,11 +144,13 @@ func TestFailures(t *testing.T) {
 		"RecordLifecycleActionHeartbeat": func() error { return g.Heartbeat(t.Context(), instance, g.hook) },
 		"DescribeLifecycleHooks":         func() error { _, err := g.Limits(t.Context(), g.hook); return err },
 	}
-	for _, effect := range []asgemu.Effect{asgemu.Throttled, asgemu.Unavailable, asgemu.Contention, asgemu.Broken} {
+	for fault, effect := range map[string]http.HandlerFunc{
+		"throttled": asgemu.Throttled, "unavailable": asgemu.Unavailable, "contention": asgemu.Contention, "reset": asgemu.Reset,
+	} {
 		g.cloud.Fail(asgemu.Fault{Effect: effect})
 		for name, call := range calls {
 			if err := call(); err == nil || errors.Is(err, lifecycle.ErrGone) || errors.Is(err, lifecycle.ErrDenied) {
-				t.Errorf("effect %d, %s: %v; want an error after which it may be tried again", effect, name, err)
+				t.Errorf("%s, %s: %v; want an error after which it may be tried again", fault, name, err)
 			}
 		}
 		g.cloud.ClearFaults()

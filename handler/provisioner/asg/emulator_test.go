@@ -78,7 +78,7 @@ func TestEmulatedBurst(t *testing.T) {
 	server.Fail(asgemu.Fault{Effect: asgemu.Throttled, Times: 2, Action: "DetachInstances"})
 	server.Fail(asgemu.Fault{Effect: asgemu.Contention, Times: 1, Action: "DetachInstances"})
 	server.Fail(asgemu.Fault{Effect: asgemu.Unavailable, Times: 1, Action: "DetachInstances", LoseReply: true})
-	server.Fail(asgemu.Fault{Effect: asgemu.Broken, Times: 2, Action: "DescribeAutoScalingInstances"})
+	server.Fail(asgemu.Fault{Effect: asgemu.Reset, Times: 2, Action: "DescribeAutoScalingInstances"})
 	const n = 120
 	k.interruptGroup(server, n, nil)
 	k.eventually(n, provisioner.StateReady)
