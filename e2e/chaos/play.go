@@ -133,11 +133,11 @@ func (s *stage) fault(ctx context.Context, step plan.Step) error {
 	case plan.CutAPI, plan.CutQueue:
 		mend = through.Cut()
 	case plan.SlowAPI, plan.SlowQueue:
-		mend = through.Break(link.Fault{Share: step.Share, Delay: step.For / 4})
+		mend = through.Fail(link.Fault{Share: step.Share, Delay: step.For / 4})
 	case plan.LoseAPI, plan.LoseQueue:
-		mend = through.Break(link.Fault{Share: step.Share, Lose: true})
+		mend = through.Fail(link.Fault{Share: step.Share, LoseReply: true})
 	case plan.ThrottleAPI, plan.FailAPI, plan.ThrottleQueue, plan.FailQueue:
-		mend = through.Break(link.Fault{Share: step.Share, Answer: refusals[what]})
+		mend = through.Fail(link.Fault{Share: step.Share, Effect: refusals[what]})
 	default:
 		return fmt.Errorf("no such fault: %s", step.What)
 	}
@@ -167,32 +167,29 @@ func (s *stage) leader(ctx context.Context) *replica {
 }
 
 // refusals are what the servers answer by themselves, or what stands in front of them.
-var refusals = map[plan.What]func(http.ResponseWriter, *http.Request){
-	plan.ThrottleAPI: func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Retry-After", "1")
-		answer(w, http.StatusTooManyRequests, "application/json", metav1.Status{
-			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
-			Reason: metav1.StatusReasonTooManyRequests, Message: "too many requests, please try again later", Code: http.StatusTooManyRequests,
-		})
-	},
-	plan.FailAPI: func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusInternalServerError, "application/json", metav1.Status{
-			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
-			Reason: metav1.StatusReasonInternalError, Message: "etcdserver: request timed out", Code: http.StatusInternalServerError,
-		})
-	},
-	plan.ThrottleQueue: func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusBadRequest, "application/x-amz-json-1.0", map[string]string{"__type": "com.amazon.coral.availability#ThrottlingException", "message": "Rate exceeded"})
-	},
-	plan.FailQueue: func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusServiceUnavailable, "application/x-amz-json-1.0", map[string]string{"__type": "com.amazonaws.sqs#ServiceUnavailable", "message": "Service unavailable"})
-	},
+var refusals = map[plan.What]http.HandlerFunc{
+	plan.ThrottleAPI:   refusal(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "too many requests, please try again later"),
+	plan.FailAPI:       refusal(http.StatusInternalServerError, metav1.StatusReasonInternalError, "etcdserver: request timed out"),
+	plan.ThrottleQueue: sqsemu.Throttling,
+	plan.FailQueue:     sqsemu.Unavailable,
 }
 
-func answer(w http.ResponseWriter, code int, kind string, body any) {
-	w.Header().Set("Content-Type", kind)
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(body)
+// refusal is the API server's.
+func refusal(code int32, reason metav1.StatusReason, message string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if code == http.StatusTooManyRequests {
+			w.Header().Set("Retry-After", "1")
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(int(code))
+		_ = json.NewEncoder(w).Encode(metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+			Status:   metav1.StatusFailure,
+			Reason:   reason,
+			Message:  message,
+			Code:     code,
+		})
+	}
 }
 
 // cancel is what an operator does.

@@ -69,7 +69,7 @@ func newReplica(number int, dir, token string, cluster *controlplane.Cluster, sq
 		r.api.Close()
 		return nil, err
 	}
-	kubeconfig, err := writeKubeconfig(dir, number, token, r.api.URL, r.api.CA)
+	kubeconfig, err := writeKubeconfig(dir, number, token, r.api.URL, r.api.CA())
 	if err != nil {
 		r.close()
 		return nil, err

@@ -5,30 +5,20 @@
 package link
 
 import (
-	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
 	"log"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"sync"
-	"time"
+
+	"spot-handler/e2e/internal/faulty"
 )
 
-// Fault is what happens to requests that begin while it is set.
-type Fault struct {
-	Share float64 // of the requests, from 0 to 1
-
-	// One of these: how long a request waits before it goes on; that it takes effect and its
-	// answer is lost; or what is answered in the server's stead.
-	Delay  time.Duration
-	Lose   bool
-	Answer func(w http.ResponseWriter, r *http.Request)
-}
+// Fault is what happens to requests that begin while it is set, see [Link.Fail].
+type Fault = faulty.Fault
 
 // Options describe a link.
 type Options struct {
@@ -43,16 +33,10 @@ type Options struct {
 
 // Link is one link. Its methods are safe for concurrent use.
 type Link struct {
-	URL string
-	CA  []byte // PEM, of the link's own certificate; nil without TLS
+	*faulty.Server
 
-	gate   *gate
-	server *http.Server
-	next   *http.Transport
-
-	mu     sync.Mutex
-	faults map[int]Fault
-	number int
+	gate *gate
+	next *http.Transport
 }
 
 // New opens a link, which must be closed.
@@ -61,15 +45,12 @@ func New(o Options) (*Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a link: %w", err)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, fmt.Errorf("open a link: %w", err)
-	}
-	l := &Link{
-		gate:   newGate(listener),
-		next:   &http.Transport{TLSClientConfig: o.TLS, ForceAttemptHTTP2: o.TLS != nil, DisableCompression: true, MaxIdleConnsPerHost: 100},
-		faults: map[int]Fault{},
-	}
+	l := &Link{next: &http.Transport{
+		TLSClientConfig:     o.TLS,
+		ForceAttemptHTTP2:   o.TLS != nil,
+		DisableCompression:  true,
+		MaxIdleConnsPerHost: 100,
+	}}
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(to)
@@ -79,93 +60,28 @@ func New(o Options) (*Link, error) {
 		},
 		Transport:     l.next,
 		FlushInterval: -1, // watches
-		// A server that is away is a connection that breaks.
+		// A server that is unreachable is a connection that breaks.
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
-		ErrorLog:     quiet,
+		ErrorLog:     log.New(io.Discard, "", 0),
 	}
-	l.server = &http.Server{Handler: l.through(proxy), ErrorLog: quiet}
-	l.URL = "http://" + listener.Addr().String()
-	serve := func() error { return l.server.Serve(l.gate) }
-	if o.TLS != nil {
-		l.URL = "https://" + listener.Addr().String()
-		certificate, pem, err := selfSigned()
-		if err != nil {
-			listener.Close()
-			return nil, err
-		}
-		l.CA, l.server.TLSConfig = pem, &tls.Config{Certificates: []tls.Certificate{certificate}}
-		serve = func() error { return l.server.ServeTLS(l.gate, "", "") }
-	}
-	go func() { _ = serve() }() // always ErrServerClosed, by Close
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.Serve(w, r, "", nil, proxy.ServeHTTP) })
+	l.Server = faulty.Start(handler, faulty.Options{
+		TLS: o.TLS != nil,
+		Listener: func(listener net.Listener) net.Listener {
+			l.gate = newGate(listener)
+			return l.gate
+		},
+	})
 	return l, nil
 }
-
-var quiet = log.New(io.Discard, "", 0)
 
 // Close breaks all connections.
 func (l *Link) Close() {
 	l.gate.open()
-	_ = l.server.Close()
+	l.Server.Close()
 	l.next.CloseIdleConnections()
-}
-
-// Break sets a fault, until the returned function is called. Of several, one after the other
-// meets a request.
-func (l *Link) Break(f Fault) (mend func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.number++
-	number := l.number
-	l.faults[number] = f
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		delete(l.faults, number)
-	}
 }
 
 // Cut lets nothing pass until the returned function is called, which breaks the connections
 // that were open: what was on its way in between is lost.
 func (l *Link) Cut() (mend func()) { return l.gate.close() }
-
-func (l *Link) through(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		for _, f := range l.drawn() {
-			switch {
-			case f.Answer != nil:
-				f.Answer(w, r)
-				return
-			case f.Lose && r.Method != http.MethodGet:
-				next.ServeHTTP(&deaf{header: http.Header{}}, r.WithContext(context.WithoutCancel(r.Context())))
-				panic(http.ErrAbortHandler)
-			case f.Delay > 0:
-				select {
-				case <-r.Context().Done():
-					panic(http.ErrAbortHandler)
-				case <-time.After(f.Delay):
-				}
-			}
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-// drawn are the faults that meet a request.
-func (l *Link) drawn() []Fault {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var met []Fault
-	for _, f := range l.faults {
-		if rand.Float64() < f.Share {
-			met = append(met, f)
-		}
-	}
-	return met
-}
-
-// deaf takes an answer that nobody hears.
-type deaf struct{ header http.Header }
-
-func (d *deaf) Header() http.Header         { return d.header }
-func (d *deaf) WriteHeader(int)             {}
-func (d *deaf) Write(p []byte) (int, error) { return len(p), nil }

@@ -39,7 +39,7 @@ func serve(t *testing.T, encrypted bool) (*Link, *http.Client, *atomic.Int32) {
 	transport := &http.Transport{ForceAttemptHTTP2: encrypted}
 	if encrypted {
 		roots := x509.NewCertPool()
-		if !roots.AppendCertsFromPEM(l.CA) {
+		if !roots.AppendCertsFromPEM(l.CA()) {
 			t.Fatal("no certificate")
 		}
 		transport.TLSClientConfig = &tls.Config{RootCAs: roots}
@@ -79,7 +79,7 @@ func TestLink(t *testing.T) {
 			}
 			ok()
 
-			mend := l.Break(Fault{Share: 1, Answer: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) }})
+			mend := l.Fail(Fault{Share: 1, Effect: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) }})
 			if code, _, _ := get(t, c, http.MethodGet, l.URL, enough); code != 429 {
 				t.Errorf("code %d, want 429", code)
 			}
@@ -87,7 +87,7 @@ func TestLink(t *testing.T) {
 			ok()
 
 			before := served.Load()
-			mend = l.Break(Fault{Share: 1, Lose: true})
+			mend = l.Fail(Fault{Share: 1, LoseReply: true})
 			if code, _, err := get(t, c, http.MethodPost, l.URL, enough); err == nil {
 				t.Errorf("answered with %d", code)
 			}
@@ -97,7 +97,7 @@ func TestLink(t *testing.T) {
 			mend()
 			ok()
 
-			mend = l.Break(Fault{Share: 1, Delay: 50 * time.Millisecond})
+			mend = l.Fail(Fault{Share: 1, Delay: 50 * time.Millisecond})
 			began := time.Now()
 			ok()
 			if took := time.Since(began); took < 50*time.Millisecond {
