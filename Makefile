@@ -1,10 +1,7 @@
 # make build    the program, in bin/, also under its name as a kubectl plugin
 # make unit     the tests that need no control plane, in seconds
 # make story STORY=TestName
-#               one story, or all that the pattern matches; with KEEP=1 on a control plane
-#               that stays for the next run, and ends when half an hour unused
-# make story-stop
-#               end the one that is kept
+#               one story, or all that the pattern matches
 # make test     every test, as CI runs them; at the end, where the time went
 # make test KUBERNETES=1.33 KARPENTER=1.0
 #               the same on older versions that have pins below e2e/controlplane/binaries:
@@ -69,7 +66,7 @@ ALSO_OLDEST    := $(if $(KUBERNETES)$(KARPENTER),,$(OLDEST))
 # downloaded first.
 NOT_UNIT := bench chaos chart controlplane forecast hostile image observe release stories
 
-.PHONY: build unit story story-stop test lint demo chaos hostile upgrade accuracy bench image chart release help
+.PHONY: build unit story test lint demo chaos hostile upgrade accuracy bench image chart release help
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -83,21 +80,15 @@ unit:
 
 story:
 	@test -n '$(STORY)' || { echo 'make story STORY=TestName: one of' >&2; sed -n 's/^func \(Test[^(]*\).*/  \1/p' e2e/stories/*_test.go >&2; exit 2; }
-	go run ./e2e/controlplane/cmd/controlplane -build-only
-	go run ./e2e/chart/cmd/helm version
-	SPOT_HANDLER_E2E_KEEP='$(KEEP)' go test -count=1 -timeout 30m -parallel $(PARALLEL) -v -run '$(STORY)' ./e2e/stories
-
-story-stop:
-	go run ./e2e/controlplane/cmd/controlplane -end-kept
+	go run ./e2e/tool -build controlplane helm
+	go test -count=1 -timeout 30m -parallel $(PARALLEL) -v -run '$(STORY)' ./e2e/stories
 
 # The tests of e2e/stories have the processors first; all others take what they leave, two packages
 # at a time, as most of them wait more than they work. Forecasts are compared with what happens
 # when: they come last, and the hostile tenant takes what they leave.
 test: lint
-	go run ./e2e/controlplane/cmd/controlplane -build-only
-	$(if $(ALSO_OLDEST),$(OLDEST) go run ./e2e/controlplane/cmd/controlplane -build-only)
-	go run ./e2e/chart/cmd/helm version
-	go run ./e2e/foreign/cmd/node-termination-handler -build-only
+	go run ./e2e/tool -build controlplane helm handler
+	$(if $(ALSO_OLDEST),$(OLDEST) go run ./e2e/tool -build controlplane)
 	go run ./e2e/timing $(if $(RECORD),-record e2e/timing/ran.yaml) \
 	  $(if $(ALSO_OLDEST),-beside "$(OLDEST) go test -count=1 -timeout 20m -parallel 2 -run ^($(subst $() ,|,$(OLDEST_STORIES)))$$ ./e2e/stories") \
 	  -beside "nice -n 10 go -C e2e/aws test -count=1 ./..." \
@@ -110,35 +101,32 @@ lint:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
 	go vet ./...
 	go -C e2e/aws vet ./...
-	go run ./e2e/lint/cmd/lint staticcheck ./...
-	go run ./e2e/lint/cmd/lint -C e2e/aws staticcheck ./...
-	go run ./e2e/lint/cmd/lint actionlint
+	go run ./e2e/tool staticcheck ./...
+	go run ./e2e/tool -C e2e/aws staticcheck ./...
+	go run ./e2e/tool actionlint
 
 demo:
-	@go run ./e2e/controlplane/cmd/controlplane -build-only
+	@go run ./e2e/tool -build controlplane
 	@go run ./e2e/demo
 
 chaos:
-	@go run ./e2e/controlplane/cmd/controlplane -build-only
-	@go run ./e2e/chart/cmd/helm version
+	@go run ./e2e/tool -build controlplane helm
 	@go run ./e2e/chaos $(if $(SEED),-seed $(SEED)) $(if $(MINUTES),-minutes $(MINUTES)) $(if $(ROUND),-round $(ROUND)) $(if $(MODE),-mode $(MODE)) $(if $(SHORT),-short)
 
 hostile:
-	@go run ./e2e/controlplane/cmd/controlplane -build-only
-	@go run ./e2e/chart/cmd/helm version
+	@go run ./e2e/tool -build controlplane helm
 	go test -count=1 -timeout 24h -v -run TestHostile ./e2e/hostile -minutes $(or $(MINUTES),10) $(if $(SEED),-seed $(SEED)) -size $(or $(SIZE),12)
 
 upgrade:
-	go run ./e2e/controlplane/cmd/controlplane -build-only
-	go run ./e2e/chart/cmd/helm version
+	go run ./e2e/tool -build controlplane helm
 	SPOT_HANDLER_E2E_SIDE_BY_SIDE=$(or $(MINUTES),3)m go test -count=1 -timeout 24h -v -run TestUpgradeAndRollback ./e2e/stories
 
 accuracy:
-	@go run ./e2e/controlplane/cmd/controlplane -build-only
+	@go run ./e2e/tool -build controlplane
 	go test -count=1 -timeout 90m -v -run TestForecast ./e2e/forecast -rounds $(or $(ROUNDS),6) $(if $(CLUSTERS),-clusters $(CLUSTERS)) $(if $(SEED),-seed $(SEED))
 
 bench:
-	@go run ./e2e/controlplane/cmd/controlplane -build-only
+	@go run ./e2e/tool -build controlplane
 	go test -timeout 90m -run '^$$' -bench . -benchtime 1x ./e2e/bench
 
 # Of several platforms, as in PLATFORM=linux/amd64,linux/arm64, buildah makes a list only
@@ -155,8 +143,8 @@ chart:
 	mkdir -p deploy/chart/files/alerts
 	cp $$(grep -l '^groups:' deploy/alerts/*.yaml) deploy/chart/files/alerts/
 	cp deploy/dashboards/spot-handler.json deploy/chart/files/
-	go run ./e2e/chart/cmd/helm lint --strict deploy/chart --set image.repository=registry.example.com/spot-handler
-	go run ./e2e/chart/cmd/helm package deploy/chart --destination dist
+	go run ./e2e/tool helm4 lint --strict deploy/chart --set image.repository=registry.example.com/spot-handler
+	go run ./e2e/tool helm4 package deploy/chart --destination dist
 
 release:
 	.github/release '$(VERSION)' '$(DIST)'

@@ -36,7 +36,7 @@ func (h Helm) Path() string { return h.path }
 // Helms returns each version, and builds those that are not in the cache, which takes
 // minutes; it says so on progress.
 func Helms(ctx context.Context, progress io.Writer) ([]Helm, error) {
-	programs, err := assets.EnsureHelm(ctx, progress)
+	programs, err := assets.Ensure(ctx, assets.Helm, progress)
 	if err != nil {
 		return nil, err
 	}

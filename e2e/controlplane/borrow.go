@@ -13,9 +13,6 @@ import (
 // a fortieth of a processor.
 const idleAtMost = 3
 
-// resetWithin is above the supervisor's own limit.
-const resetWithin = 90 * time.Second
-
 // lender keeps the clusters of this process that nobody uses at the moment.
 type lender struct {
 	mu   sync.Mutex
@@ -40,14 +37,6 @@ var shared lender
 // should call ReturnAll after the tests.
 func Borrow(t testing.TB, options Options) *Cluster {
 	t.Helper()
-	if os.Getenv(KeepVariable) != "" && options.Heartbeat == 0 {
-		cluster, err := useKept(t.Context(), options)
-		if err == nil {
-			endWith(t, cluster)
-			return cluster.lend(options)
-		}
-		t.Log(err)
-	}
 	key := idleCluster{karpenter: options.Karpenter, heartbeat: options.Heartbeat}
 	cluster := shared.take(key)
 	if cluster == nil {
@@ -69,9 +58,7 @@ func Borrow(t testing.TB, options Options) *Cluster {
 			return
 		default:
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), resetWithin)
-		defer cancel()
-		if err := cluster.Reset(ctx); err != nil {
+		if err := cluster.Reset(context.WithoutCancel(t.Context())); err != nil {
 			t.Logf("the next test gets another control plane: %v", err)
 			_ = cluster.Stop()
 			return

@@ -1,18 +1,12 @@
 package controlplane
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,13 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"spot-handler/e2e/controlplane/internal/supervisor"
-	"spot-handler/e2e/internal/assets"
+	"spot-handler/e2e/controlplane/internal/processes"
 )
-
-// stopTimeout is how long the supervisor may take to kill its processes and remove its
-// directory, on a machine that is busy with other tests.
-const stopTimeout = 20 * time.Second
 
 // Options say what runs, and how.
 type Options struct {
@@ -52,7 +41,7 @@ type Options struct {
 	// Reusable lets Reset empty the cluster.
 	Reusable bool
 
-	// Log receives what is being built, and why a component died; os.Stderr by default.
+	// Log receives what is being built; os.Stderr by default.
 	Log io.Writer
 }
 
@@ -91,13 +80,7 @@ type Cluster struct {
 
 	bareNodes atomic.Int64 // that were ever created
 
-	supervisor *exec.Cmd
-	stdin      io.WriteCloser
-	info       chan []byte // lines of the supervisor
-	stderr     *lastOutput
-	exited     chan struct{} // closed when waitErr is set
-	waitErr    error
-	stopping   sync.Once
+	running *processes.Running
 }
 
 // Start starts a control plane, and returns when all of it is ready. The context limits
@@ -110,91 +93,43 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if options.Heartbeat == 0 {
 		options.Heartbeat = 10 * time.Second
 	}
-	path, err := assets.Supervisor(ctx)
+	running, err := processes.Start(ctx, processes.Options{
+		Karpenter: options.Karpenter,
+		Audit:     options.Audit,
+		Endpoints: !options.NoEndpoints,
+		Dir:       options.Dir,
+		Heartbeat: options.Heartbeat,
+		Reusable:  options.Reusable,
+		Progress:  options.Log,
+	})
 	if err != nil {
+		return nil, fmt.Errorf("start a control plane: %w", err)
+	}
+	c := &Cluster{
+		running:          running,
+		Kubeconfig:       running.Kubeconfig(),
+		Kubectl:          running.Kubectl(),
+		Dir:              running.Dir(),
+		AuditLog:         running.AuditLog(),
+		auditLog:         running.AuditLog(),
+		KarpenterMetrics: running.KarpenterMetrics(),
+		Processes:        running.Pids(),
+	}
+	if err := c.connect(); err != nil {
+		_ = c.Stop()
 		return nil, err
-	}
-	checkout, err := assets.Checkout()
-	if err != nil {
-		return nil, err
-	}
-	c := &Cluster{stderr: &lastOutput{next: options.Log}, info: make(chan []byte, 1), exited: make(chan struct{})}
-	c.supervisor = exec.Command(path,
-		fmt.Sprintf("-karpenter=%t", options.Karpenter),
-		fmt.Sprintf("-audit=%t", options.Audit),
-		fmt.Sprintf("-endpoints=%t", !options.NoEndpoints),
-		"-heartbeat="+options.Heartbeat.String(),
-	)
-	if options.Reusable {
-		c.supervisor.Args = append(c.supervisor.Args, "-reusable")
-	}
-	if options.Dir != "" {
-		c.supervisor.Args = append(c.supervisor.Args, "-dir="+options.Dir)
-	}
-	c.supervisor.Dir = checkout
-	c.supervisor.Env = append(os.Environ(), "PWD="+checkout)
-	c.supervisor.Stderr = c.stderr
-	// A Ctrl-C at the terminal is for the test, whose end then ends the supervisor.
-	c.supervisor.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if c.stdin, err = c.supervisor.StdinPipe(); err != nil {
-		return nil, fmt.Errorf("make a pipe to the supervisor: %w", err)
-	}
-	stdout, err := c.supervisor.StdoutPipe()
-	if err != nil {
-		return nil, fmt.Errorf("make a pipe from the supervisor: %w", err)
-	}
-	if err := c.supervisor.Start(); err != nil {
-		return nil, fmt.Errorf("start the supervisor: %w", err)
-	}
-	go c.read(stdout)
-	info, err := c.awaitInfo(ctx)
-	if err == nil {
-		err = c.connect(info)
-	}
-	if err != nil {
-		return nil, errors.Join(err, c.Stop())
 	}
 	return c, nil
-}
-
-// read hands on what the supervisor says until it ends.
-func (c *Cluster) read(stdout io.Reader) {
-	defer close(c.exited)
-	defer close(c.info)
-	for lines := bufio.NewScanner(stdout); lines.Scan(); {
-		c.info <- bytes.Clone(lines.Bytes())
-	}
-	if c.supervisor != nil { // not a kept cluster, which goes on
-		// Only after the last read: Wait closes the pipe.
-		c.waitErr = c.supervisor.Wait()
-	}
-}
-
-// awaitInfo waits for the line that says that all is ready.
-func (c *Cluster) awaitInfo(ctx context.Context) (info supervisor.Info, err error) {
-	select {
-	case <-ctx.Done():
-		return info, fmt.Errorf("start a control plane: %w", context.Cause(ctx))
-	case text := <-c.info:
-		if err := json.Unmarshal(text, &info); err != nil {
-			return info, errors.New("start a control plane: the supervisor ended before it was ready")
-		}
-		return info, nil
-	}
 }
 
 // Reset deletes all objects that were not there when the cluster was started, starts
 // Karpenter again, and returns when all is ready. AuditText starts empty again. The cluster must
 // be Reusable, and must be stopped after an error.
 func (c *Cluster) Reset(ctx context.Context) error {
-	if _, err := io.WriteString(c.stdin, "reset\n"); err != nil {
+	if err := c.running.Reset(ctx); err != nil {
 		return fmt.Errorf("reset the control plane: %w", err)
 	}
-	info, err := c.awaitInfo(ctx)
-	if err != nil {
-		return fmt.Errorf("reset the control plane: %w", err)
-	}
-	c.Processes = info.Components
+	c.Processes = c.running.Pids()
 	if file, err := os.Stat(c.auditLog); err == nil {
 		c.auditFrom = file.Size()
 	}
@@ -219,10 +154,7 @@ func (c *Cluster) AuditText(known int64) ([]byte, error) {
 	return text[:bytes.LastIndexByte(text, '\n')+1], nil
 }
 
-func (c *Cluster) connect(info supervisor.Info) error {
-	c.Kubeconfig, c.Kubectl, c.Dir = info.Kubeconfig, info.Kubectl, info.Dir
-	c.AuditLog, c.KarpenterMetrics, c.Processes = info.AuditLog, info.KarpenterMetrics, info.Components
-	c.auditLog = info.AuditLog
+func (c *Cluster) connect() error {
 	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
 	if err != nil {
 		return fmt.Errorf("read the kubeconfig: %w", err)
@@ -251,47 +183,14 @@ func protobuf(config *rest.Config) *rest.Config {
 // rate limit. Each call returns a new one.
 func (c *Cluster) RESTConfig() *rest.Config { return rest.CopyConfig(c.config) }
 
-// Done is closed when the cluster has ended, either by Stop or because a component died.
-func (c *Cluster) Done() <-chan struct{} { return c.exited }
+// Done is closed when the cluster has been stopped, or a component has died.
+func (c *Cluster) Done() <-chan struct{} { return c.running.Done() }
 
 // Stop ends the cluster and waits until nothing is left of it. It returns an error if the
-// cluster had ended by itself, or did not end cleanly. Later calls do nothing more.
+// cluster had ended by itself, or did not end cleanly.
 func (c *Cluster) Stop() error {
-	c.stopping.Do(func() { c.stdin.Close() })
-	select {
-	case <-c.exited:
-	case <-time.After(stopTimeout):
-		// The kernel then kills the components; the next start removes the directory.
-		_ = c.supervisor.Process.Kill()
-		<-c.exited
-		return fmt.Errorf("stop the control plane: not within %s", stopTimeout)
-	}
-	if c.waitErr != nil {
-		return fmt.Errorf("run the control plane: %w\n%s", c.waitErr, c.stderr.last())
+	if err := c.running.Stop(); err != nil {
+		return fmt.Errorf("run the control plane: %w", err)
 	}
 	return nil
-}
-
-// lastOutput passes on what the supervisor says, and remembers the end of it.
-type lastOutput struct {
-	next io.Writer
-
-	mu   sync.Mutex
-	text []byte
-}
-
-func (o *lastOutput) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	o.text = append(o.text, p...)
-	o.text = o.text[max(0, len(o.text)-8<<10):]
-	o.mu.Unlock()
-	// A log that cannot be written to must not end the supervisor.
-	_, _ = o.next.Write(p)
-	return len(p), nil
-}
-
-func (o *lastOutput) last() []byte {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return bytes.TrimSpace(o.text)
 }

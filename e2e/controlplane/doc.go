@@ -9,17 +9,16 @@
 //	node, err := cluster.CreateNode(ctx, "batch")
 //
 // The programs are built from Go modules on first use, which takes about 10 minutes on 2
-// cores. Run `go run ./e2e/controlplane/cmd/controlplane -build-only` beforehand to keep
-// that out of a test with a timeout. They are kept in a cache outside the checkout; from
+// cores. Run `go run ./e2e/tool -build controlplane` beforehand to keep that out of a test
+// with a timeout. They are kept in a cache outside the checkout; from
 // it, a cluster starts in seconds. Any number of clusters can run in parallel.
 //
 // A start costs about four seconds of processor time, most of it the apiserver's. Borrow
 // spares it: tests of one process use a cluster one after the other, and it is emptied in
-// between. With KeepVariable set it even outlives the process, for half an hour.
+// between.
 //
-// A cluster runs under a supervisor process, which ends it when the process that started
-// it ends, however it ends; only a kept one goes on. Nothing that a test does can leave processes or directories
-// behind.
+// On Linux, the kernel ends a cluster when the process that started it ends, however it
+// ends, and the next one to start removes its directory.
 //
 // Annotations say how long pods take to start and to stop, see Behaviour. All methods are
 // safe for concurrent use. Those that wait do so by watching, and give up after five

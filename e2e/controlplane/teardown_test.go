@@ -46,29 +46,35 @@ func remainsOf(cluster *controlplane.Cluster) remains {
 	return remains{Processes: cluster.Processes, Dir: cluster.Dir}
 }
 
-// checkGone waits for the processes to end, and for the directory to go. It polls: the
-// kernel does not notify us of the deaths of processes that are not our children.
-func (r remains) checkGone(t *testing.T, within time.Duration) {
+// checkEnded waits for the processes to end. It polls: the kernel does not notify us of the deaths of processes that
+// are not our children.
+func (r remains) checkEnded(t *testing.T, within time.Duration) {
 	t.Helper()
 	if len(r.Processes) == 0 || r.Dir == "" {
 		t.Fatalf("nothing to check: %+v", r)
 	}
-	deadline := time.Now().Add(within)
-	for {
+	for deadline := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) {
 		var left []int
 		for _, pid := range r.Processes {
 			if !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 				left = append(left, pid)
 			}
 		}
-		_, err := os.Stat(r.Dir)
-		if len(left) == 0 && errors.Is(err, os.ErrNotExist) {
+		if len(left) == 0 {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("left after %s: processes %v, directory %s: %v", within, left, r.Dir, err)
+			t.Fatalf("processes left after %s: %v", within, left)
 		}
-		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// checkGone checks that neither processes nor the directory are there.
+func (r remains) checkGone(t *testing.T) {
+	t.Helper()
+	r.checkEnded(t, 0)
+	if _, err := os.Stat(r.Dir); !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("directory %s: %v", r.Dir, err)
 	}
 }
 
@@ -84,12 +90,13 @@ func TestStopLeavesNothing(t *testing.T) {
 	if err := cluster.Stop(); err != nil {
 		t.Error(err)
 	}
-	left.checkGone(t, 0)
+	left.checkGone(t)
 	if err := cluster.Stop(); err != nil {
 		t.Errorf("stop a second time: %v", err)
 	}
 }
 
+// A test that is killed takes its control plane along, and the next one removes what it has written.
 func TestKilledClientLeavesNothing(t *testing.T) {
 	executable, err := os.Executable()
 	if err != nil {
@@ -113,27 +120,12 @@ func TestKilledClientLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = client.Wait() // killed
-	left.checkGone(t, 10*time.Second)
-}
-
-func TestKilledSupervisorLeavesNothing(t *testing.T) {
-	cluster, err := controlplane.Start(t.Context(), controlplane.Options{Log: t.Output()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	left := remainsOf(cluster)
-	if err := cluster.KillSupervisor(); err != nil {
-		t.Fatal(err)
-	}
-	if err := cluster.Stop(); err == nil {
-		t.Error("stop after the supervisor was killed: want an error")
-	}
-	// The next supervisor to start removes the directory.
+	left.checkEnded(t, 10*time.Second)
 	next, err := controlplane.Start(t.Context(), controlplane.Options{Log: t.Output()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	left.checkGone(t, 0)
+	left.checkGone(t)
 	if err := next.Stop(); err != nil {
 		t.Error(err)
 	}
@@ -156,5 +148,5 @@ func TestDeathOfComponentIsExplained(t *testing.T) {
 	if err := cluster.Stop(); err == nil || !strings.Contains(err.Error(), "etcd ended unexpectedly") {
 		t.Errorf("got %v, want that etcd ended", err)
 	}
-	left.checkGone(t, 0)
+	left.checkGone(t)
 }

@@ -4,7 +4,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"spot-handler/e2e/controlplane/internal/supervisor"
+	"spot-handler/e2e/controlplane/internal/processes"
 )
 
 // logTail is how much of each component's log a failed test shows.
@@ -53,7 +53,7 @@ func showLogs(t testing.TB, cluster *Cluster) {
 	logs, _ := filepath.Glob(filepath.Join(cluster.Dir, "*.log"))
 	for _, log := range logs {
 		if log != cluster.auditLog {
-			t.Logf("the end of %s:\n%s", filepath.Base(log), supervisor.Tail(log, logTail))
+			t.Logf("the end of %s:\n%s", filepath.Base(log), processes.Tail(log, logTail))
 		}
 	}
 }

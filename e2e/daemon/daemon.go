@@ -23,6 +23,7 @@ import (
 
 	"spot-handler/e2e/asgemu"
 	"spot-handler/e2e/internal/loopback"
+	"spot-handler/e2e/internal/tied"
 )
 
 var (
@@ -133,12 +134,11 @@ func Start(o Options) (*Daemon, error) {
 		"AWS_EC2_METADATA_SERVICE_ENDPOINT="+o.IMDS, "AWS_ENDPOINT_URL_SQS="+o.SQS,
 		"AWS_ENDPOINT_URL_AUTO_SCALING="+groups, "AWS_ENDPOINT_URL_EC2="+groups)
 	d.cmd.Env = append(d.cmd.Env, o.Env...)
-	d.cmd.SysProcAttr = diesWithParent()
 	stderr, err := d.cmd.StderrPipe()
 	if err != nil {
 		return nil, fmt.Errorf("start spot-handler: %w", err)
 	}
-	if err := startTied(d.cmd); err != nil {
+	if err := tied.Start(d.cmd); err != nil {
 		return nil, fmt.Errorf("start spot-handler: %w", err)
 	}
 	go d.read(stderr, o.Log)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"spot-handler/e2e/daemon"
+	"spot-handler/e2e/internal/tied"
 )
 
 // required is how the interruption has to end: no pod is left or cut short, and the service loses
@@ -43,7 +44,7 @@ func startObserver(ctx context.Context, kubeconfig, node string, plain bool, std
 	if err != nil {
 		return nil, fmt.Errorf("start observer: %w", err)
 	}
-	if err := daemon.StartTied(o.cmd); err != nil {
+	if err := tied.Start(o.cmd); err != nil {
 		return nil, fmt.Errorf("start observer: %w", err)
 	}
 	go o.listen(said, stderr)

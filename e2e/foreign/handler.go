@@ -24,7 +24,7 @@ printf %s "$TOKEN" >token && printf %s "$CA" >ca.crt && { "$0" "$@" & cat >/dev/
 func StartHandler(t *testing.T, kubeconfig, node, metadataURL string) {
 	t.Helper()
 	apart := inNamespaces(t)
-	programs, err := assets.EnsureHandler(t.Context(), t.Output())
+	programs, err := assets.Ensure(t.Context(), assets.Handler, t.Output())
 	if err != nil {
 		t.Fatal(err)
 	}

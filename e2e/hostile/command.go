@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"spot-handler/e2e/daemon"
+	"spot-handler/e2e/internal/tied"
 )
 
 // Outcome is how a command has ended.
@@ -38,7 +39,7 @@ func Command(ctx context.Context, kubeconfig string, args ...string) (Outcome, e
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	began := time.Now()
-	if err := daemon.StartTied(cmd); err != nil {
+	if err := tied.Start(cmd); err != nil {
 		return o, err
 	}
 	ended := make(chan struct{})

@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"time"
 
-	"spot-handler/e2e/daemon"
 	"spot-handler/e2e/internal/loopback"
+	"spot-handler/e2e/internal/tied"
 )
 
 // process is a server that runs in a directory of its own.
@@ -42,7 +42,7 @@ func start(ctx context.Context, name, dir, config string, command func(file, add
 	args := command(file, address)
 	p := &process{URL: "http://" + address, cmd: exec.Command(args[0], args[1:]...), done: make(chan struct{})}
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, log, log
-	if err := daemon.StartTied(p.cmd); err != nil {
+	if err := tied.Start(p.cmd); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	go func() {

@@ -19,6 +19,7 @@ import (
 
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
+	"spot-handler/e2e/internal/tied"
 	"spot-handler/handler/interruption"
 )
 
@@ -51,7 +52,7 @@ func (s *story) rehearse(args ...string) *gameDay {
 	g := &gameDay{cmd: exec.Command(program, append([]string{"rehearse"}, args...)...), done: make(chan struct{})}
 	g.cmd.Env = append(os.Environ(), "KUBECONFIG="+s.cluster.Kubeconfig)
 	g.cmd.Stdout, g.cmd.Stderr = g, g
-	s.must(daemon.StartTied(g.cmd))
+	s.must(tied.Start(g.cmd))
 	go func() { defer close(g.done); _ = g.cmd.Wait() }() // the code says how it ended
 	s.Cleanup(func() { _ = g.cmd.Process.Kill(); <-g.done })
 	return g
@@ -251,10 +252,6 @@ func TestRehearsalOfAStorm(t *testing.T) {
 
 	s.wantCode(s.rehearse("--selector=storm=yes", "--yes"), 2, "20 of 24 nodes", "--max-share=10 allows 2")
 	page := filepath.Join(s.TempDir(), "storm.html")
-	if os.Getenv(controlplane.KeepVariable) != "" { // for those who want to look at it
-		page = filepath.Join(os.TempDir(), "spot-handler-storm.html")
-		s.Log("report: ", page)
-	}
 	s.wantCode(s.rehearse("--selector=storm=yes", "--max-share=90", "--over=8s", "--deadline=45s", "--require=slack=44s", "--yes", "--report="+page), 3, "broken:")
 	if html, err := os.ReadFile(page); err != nil || bytes.Count(html, []byte("<summary>")) < nodes {
 		t.Errorf("the report is not about %d nodes: %v", nodes, err)

@@ -17,6 +17,7 @@ import (
 
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
+	"spot-handler/e2e/internal/tied"
 	"spot-handler/handler/interruption"
 )
 
@@ -183,7 +184,7 @@ func (s *story) observe(node string, args ...string) (end func(*recorded) int) {
 	cmd.Stdout = &out
 	said, err := cmd.StderrPipe()
 	s.must(err)
-	s.must(daemon.StartTied(cmd))
+	s.must(tied.Start(cmd))
 	lines := make(chan string, 1000)
 	go func() {
 		defer close(lines)

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/e2e/daemon"
+	"spot-handler/e2e/internal/tied"
 	"spot-handler/handler/interruption"
 )
 
@@ -145,7 +146,7 @@ func (s *story) watchStatus() (end func() []statusList) {
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.cluster.Kubeconfig)
 	out, err := cmd.StdoutPipe()
 	s.must(err)
-	s.must(daemon.StartTied(cmd))
+	s.must(tied.Start(cmd))
 	var mu sync.Mutex
 	var lists []statusList
 	ended := make(chan error, 1)

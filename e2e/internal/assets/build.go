@@ -21,18 +21,6 @@ const (
 	progressEvery = 15 * time.Second
 )
 
-// collection is a set of programs that one module of pins describes.
-type collection struct {
-	module   string // directory of the pins, below the checkout
-	prefix   string // of its keys in the cache
-	programs []program
-	flags    func(moduleDir string) (string, error) // for the linker
-	takes    string                                 // how long the first build is
-	crds     bool                                   // Karpenter's belong to it
-
-	of, variable string // the module whose version the environment variable chooses; empty: none does
-}
-
 // Set is a complete set of programs.
 type Set struct {
 	paths map[string]string
@@ -44,15 +32,18 @@ type Set struct {
 // Path is where the named program is.
 func (s Set) Path(name string) string { return s.paths[name] }
 
-// Ensure returns the programs of a control plane, of the versions that KubernetesVariable and
+// Ensure returns the programs of a set, of the versions that KubernetesVariable and
 // KarpenterVariable choose, and builds those that are not in the cache. It says on progress what
 // it builds, and nothing when everything is there. The first build takes minutes.
-func Ensure(ctx context.Context, progress io.Writer) (Set, error) {
+func Ensure(ctx context.Context, set string, progress io.Writer) (Set, error) {
 	checkout, err := Checkout()
 	if err != nil {
 		return Set{}, err
 	}
-	parts := slices.Clone(controlPlane)
+	parts := slices.Clone(sets[set])
+	if len(parts) == 0 {
+		return Set{}, fmt.Errorf("no set of programs %q", set)
+	}
 	for i := range parts {
 		if parts[i], err = parts[i].chosen(checkout); err != nil {
 			return Set{}, err
@@ -70,30 +61,17 @@ func Ensure(ctx context.Context, progress io.Writer) (Set, error) {
 	return all, nil
 }
 
-// EnsureHelm does the same for Helm: HelmV3 and HelmV4.
-func EnsureHelm(ctx context.Context, progress io.Writer) (Set, error) {
-	return helm.ensure(ctx, progress)
-}
-
-// EnsureLinters does the same for what `make lint` runs: Staticcheck and Actionlint.
-func EnsureLinters(ctx context.Context, progress io.Writer) (Set, error) {
-	return linters.ensure(ctx, progress)
-}
-
-// EnsureHandler does the same for the handler that most people come from: NodeTerminationHandler.
-func EnsureHandler(ctx context.Context, progress io.Writer) (Set, error) {
-	return handler.ensure(ctx, progress)
-}
-
 func (c collection) ensure(ctx context.Context, progress io.Writer) (Set, error) {
 	checkout, err := Checkout()
 	if err != nil {
 		return Set{}, err
 	}
 	module := filepath.Join(checkout, filepath.FromSlash(c.module))
-	flags, err := c.flags(module)
-	if err != nil {
-		return Set{}, err
+	flags := stripped
+	if c.flags != nil {
+		if flags, err = c.flags(module); err != nil {
+			return Set{}, err
+		}
 	}
 	name, err := key(module, flags)
 	if err != nil {
@@ -129,14 +107,7 @@ type builder struct {
 	progress           io.Writer
 }
 
-func (b builder) path(p program) string {
-	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" && p.replaceable {
-		if path := filepath.Join(assets, p.name); exists(path) {
-			return path
-		}
-	}
-	return filepath.Join(b.dir, p.name)
-}
+func (b builder) path(p program) string { return filepath.Join(b.dir, p.name) }
 
 func (b builder) crdDir() string { return filepath.Join(b.dir, "crds") }
 
@@ -235,18 +206,8 @@ func (b builder) copyCRDs(ctx context.Context) error {
 	defer os.RemoveAll(scratch)
 	source := strings.TrimSpace(out)
 	for _, dir := range crdDirectories {
-		files, _ := filepath.Glob(filepath.Join(source, filepath.FromSlash(dir), "*.yaml"))
-		if len(files) == 0 {
-			return fmt.Errorf("find Karpenter's CRDs in %s of its module", dir)
-		}
-		for _, file := range files {
-			content, err := os.ReadFile(file)
-			if err != nil {
-				return fmt.Errorf("read a CRD of Karpenter: %w", err)
-			}
-			if err := os.WriteFile(filepath.Join(scratch, filepath.Base(file)), content, 0o644); err != nil {
-				return fmt.Errorf("write a CRD of Karpenter: %w", err)
-			}
+		if err := os.CopyFS(scratch, os.DirFS(filepath.Join(source, filepath.FromSlash(dir)))); err != nil {
+			return fmt.Errorf("copy Karpenter's CRDs in %s of its module: %w", dir, err)
 		}
 	}
 	if err := os.Chmod(scratch, 0o755); err != nil {

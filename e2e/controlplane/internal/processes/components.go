@@ -1,4 +1,4 @@
-package supervisor
+package processes
 
 import (
 	"cmp"
@@ -44,7 +44,7 @@ type ports struct {
 	etcd, etcdPeer, apiserver, scheduler, kwok, karpenterHealth, karpenterMetrics int
 }
 
-// freePorts finds ports for the components. Another process may take one first; Supervise
+// freePorts finds ports for the components. Another process may take one first; Start
 // then tries again.
 func freePorts() (p ports, err error) {
 	for _, port := range []*int{&p.etcd, &p.etcdPeer, &p.apiserver, &p.scheduler, &p.kwok, &p.karpenterHealth, &p.karpenterMetrics} {
@@ -108,12 +108,12 @@ func (p plan) apiserver() command {
 		"--secure-port=" + strconv.Itoa(p.ports.apiserver),
 		"--endpoint-reconciler-type=none", // refuses a loopback address otherwise
 		"--service-cluster-ip-range=10.96.0.0/16",
-		"--tls-cert-file=" + p.creds.path("apiserver.crt"),
-		"--tls-private-key-file=" + p.creds.path("apiserver.key"),
-		"--service-account-key-file=" + p.creds.path("service-account.key"),
-		"--service-account-signing-key-file=" + p.creds.path("service-account.key"),
+		"--tls-cert-file=" + p.creds.certificate(),
+		"--tls-private-key-file=" + p.creds.key(),
+		"--service-account-key-file=" + p.creds.key(),
+		"--service-account-signing-key-file=" + p.creds.key(),
 		"--service-account-issuer=https://kubernetes.default.svc",
-		"--token-auth-file=" + p.creds.path("tokens.csv"),
+		"--token-auth-file=" + p.creds.tokens(),
 		"--authorization-mode=RBAC",
 		"--allow-privileged=true", // DaemonSets of real clusters are
 		"--profiling=false",
@@ -166,8 +166,8 @@ func (p plan) controllerManager() command {
 	return command{name: "kube-controller-manager", path: p.programs.Path("kube-controller-manager"), env: environment(), args: []string{
 		"--kubeconfig=" + p.creds.kubeconfig("kube-controller-manager"),
 		"--controllers=" + p.controllers,
-		"--service-account-private-key-file=" + p.creds.path("service-account.key"),
-		"--root-ca-file=" + p.creds.path("ca.crt"),
+		"--service-account-private-key-file=" + p.creds.key(),
+		"--root-ca-file=" + p.creds.certificate(),
 		"--leader-elect=false",
 		"--secure-port=0",
 		"--node-monitor-grace-period=" + p.nodeGrace().String(),

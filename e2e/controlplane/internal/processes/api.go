@@ -1,10 +1,8 @@
-package supervisor
+package processes
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,68 +10,60 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
 )
 
 // pollEvery is short compared to the seconds that everything takes to start.
 const pollEvery = 50 * time.Millisecond
 
-// api speaks to the apiserver in plain HTTP and YAML: this binary is built at the start
-// of every test run, which takes no time without client-go.
+// api is an administrator's clients.
 type api struct {
-	server, token string
-	client        *http.Client
+	*kubernetes.Clientset
+	dynamic  dynamic.Interface
+	metadata metadata.Interface
 }
 
-func newAPI(c credentials) *api {
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(c.caPEM)
-	return &api{
-		server: c.server,
-		token:  c.adminToken,
-		client: &http.Client{
-			Timeout:   10 * time.Second,
-			Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, MaxIdleConnsPerHost: deletionsAtOnce},
-		},
-	}
-}
-
-func (a *api) do(ctx context.Context, method, path string, body []byte) error {
-	_, _, err := a.request(ctx, method, path, "*/*", "application/yaml", body)
-	return err
-}
-
-// request returns the answer, and its status where there was one.
-func (a *api) request(ctx context.Context, method, path, accept, contentType string, body []byte) (text []byte, status int, err error) {
-	request, err := http.NewRequestWithContext(ctx, method, a.server+path, bytes.NewReader(body))
+func newAPI(kubeconfig string) (*api, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
-		return nil, 0, fmt.Errorf("make a request: %w", err)
+		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
-	request.Header.Set("Authorization", "Bearer "+a.token)
-	request.Header.Set("Content-Type", contentType)
-	request.Header.Set("Accept", accept)
-	response, err := a.client.Do(request)
-	if err != nil {
-		return nil, 0, err
+	config.QPS = -1 // no limit
+	config.Timeout = 10 * time.Second
+	a := &api{}
+	if a.Clientset, err = kubernetes.NewForConfig(config); err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
 	}
-	defer response.Body.Close()
-	if text, err = io.ReadAll(response.Body); err != nil {
-		return nil, response.StatusCode, fmt.Errorf("%s %s: %w", method, path, err)
+	if a.dynamic, err = dynamic.NewForConfig(config); err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
 	}
-	if response.StatusCode >= 300 {
-		return nil, response.StatusCode, fmt.Errorf("%s %s: %s: %s", method, path, response.Status, strings.TrimSpace(string(text)))
+	if a.metadata, err = metadata.NewForConfig(config); err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
 	}
-	return text, response.StatusCode, nil
+	return a, nil
 }
 
 // createCRDs creates the definitions and waits until their resources are served.
 func (a *api) createCRDs(ctx context.Context, files []string) error {
-	const collection = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+	definitions := a.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 	for _, file := range files {
 		content, err := os.ReadFile(file)
 		if err != nil {
 			return fmt.Errorf("read a CRD: %w", err)
 		}
-		if err := a.do(ctx, http.MethodPost, collection, content); err != nil {
+		definition := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(content, &definition.Object); err != nil {
+			return fmt.Errorf("read the CRD of %s: %w", filepath.Base(file), err)
+		}
+		if _, err := definitions.Create(ctx, definition, metav1.CreateOptions{}); err != nil {
 			return fmt.Errorf("create the CRD of %s: %w", filepath.Base(file), err)
 		}
 	}
@@ -89,7 +79,10 @@ func (a *api) createCRDs(ctx context.Context, files []string) error {
 
 // waitFor waits until a GET of the path succeeds.
 func (a *api) waitFor(ctx context.Context, path string) error {
-	return poll(ctx, "GET "+path, func() error { return a.do(ctx, http.MethodGet, path, nil) })
+	return poll(ctx, "GET "+path, func() error {
+		_, err := a.RESTClient().Get().AbsPath(path).DoRaw(ctx)
+		return err
+	})
 }
 
 // waitForHealth waits until a component's own endpoint says ok. Their certificates are
