@@ -24,7 +24,7 @@
 # make accuracy SEED=7 ROUNDS=6 CLUSTERS=10
 #               forecasts of random clusters, beside what then happens, for minutes
 # make bench    the figures of the documents, each beside the raw limit of this machine; it
-#               draws the pictures in deploy/docs from them
+#               draws the picture of the front page from them
 # make image    a container image, with buildah or docker, for PLATFORM
 # make chart    copy alerts and dashboard into the chart, and pack it into dist/
 # make release VERSION=v1.2.3
@@ -92,6 +92,7 @@ test: lint
 	go run ./e2e/timing $(if $(RECORD),-record e2e/timing/ran.yaml) \
 	  $(if $(ALSO_OLDEST),-beside "$(OLDEST) go test -count=1 -timeout 20m -parallel 2 -run ^($(subst $() ,|,$(OLDEST_STORIES)))$$ ./e2e/stories") \
 	  -beside "nice -n 10 go -C e2e/aws test -count=1 ./..." \
+	  -beside "nice -n 10 go -C e2e/plots test -count=1 ./..." \
 	  -beside "nice -n 10 go test -count=1 -timeout 60m -p 2 -parallel 3 $$(go list ./... | grep -vE '/e2e/(stories|forecast|hostile)$$' | tr '\n' ' ')" \
 	  -after "go test -count=1 -timeout 20m ./e2e/forecast" \
 	  -after "nice -n 10 go test -count=1 -timeout 20m ./e2e/hostile" \
@@ -101,8 +102,10 @@ lint:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
 	go vet ./...
 	go -C e2e/aws vet ./...
+	go -C e2e/plots vet ./...
 	go run ./e2e/tool staticcheck ./...
 	go run ./e2e/tool -C e2e/aws staticcheck ./...
+	go run ./e2e/tool -C e2e/plots staticcheck ./...
 	go run ./e2e/tool actionlint
 
 demo:
@@ -128,6 +131,7 @@ accuracy:
 bench:
 	@go run ./e2e/tool -build controlplane
 	go test -timeout 90m -run '^$$' -bench . -benchtime 1x ./e2e/bench
+	go -C e2e/plots run .
 
 # Of several platforms, as in PLATFORM=linux/amd64,linux/arm64, buildah makes a list only
 # with --manifest, and adds to one that is there.

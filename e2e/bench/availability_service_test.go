@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"spot-handler/e2e/bench/picture"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
 	"spot-handler/e2e/imdsemu"
@@ -22,12 +21,12 @@ import (
 
 // outage is what an interruption has cost a service.
 type outage struct {
-	podSeconds float64         // unavailable
-	fewest     int             // ready pods
-	ready      []picture.Point // how many pods were ready from which second after the notice
-	drained    float64         // seconds from the notice until the node was empty
-	rough      int             // pods that did not end gracefully
-	claims     int             // nodes that were made for it
+	podSeconds float64 // unavailable
+	fewest     int     // ready pods
+	ready      []point // how many pods were ready from which second after the notice
+	drained    float64 // seconds from the notice until the node was empty
+	rough      int     // pods that did not end gracefully
+	claims     int     // nodes that were made for it
 }
 
 // service is a Deployment that fills its nodes, with a spot pool and one to fall back on.
@@ -166,7 +165,7 @@ func (s service) setUp(ctx context.Context) []*corev1.Node {
 func (s service) watch(ctx context.Context, interrupted map[string]bool, from time.Time) outage {
 	ctx, cancel := context.WithTimeout(ctx, availableWait)
 	defer cancel()
-	o, last, missing := outage{fewest: s.pods, ready: []picture.Point{{X: 0, Y: float64(s.pods)}}}, from, 0
+	o, last, missing := outage{fewest: s.pods, ready: []point{{0, float64(s.pods)}}}, from, 0
 	look := func(pods []*corev1.Pod) bool {
 		now, ready, on := time.Now(), 0, 0
 		for _, p := range pods {
@@ -180,8 +179,8 @@ func (s service) watch(ctx context.Context, interrupted map[string]bool, from ti
 		o.podSeconds += float64(missing) * now.Sub(last).Seconds()
 		last, missing = now, max(0, s.pods-ready)
 		o.fewest = min(o.fewest, ready)
-		if o.ready[len(o.ready)-1].Y != float64(ready) {
-			o.ready = append(o.ready, picture.Point{X: now.Sub(from).Seconds(), Y: float64(ready)})
+		if o.ready[len(o.ready)-1][1] != float64(ready) {
+			o.ready = append(o.ready, point{now.Sub(from).Seconds(), float64(ready)})
 		}
 		if on == 0 && o.drained == 0 {
 			o.drained = now.Sub(from).Seconds()

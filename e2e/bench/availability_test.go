@@ -9,7 +9,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"spot-handler/e2e/bench/picture"
 	"spot-handler/e2e/controlplane"
 )
 
@@ -27,18 +26,17 @@ const (
 
 // way is how a node is emptied.
 type way struct {
-	name   string
-	flags  []string
-	label  string // in the picture
-	colour picture.Colour
+	name  string
+	flags []string
+	label string // in the picture
 }
 
 // ways are compared with the first, which is what `kubectl drain` does.
 var ways = []way{
-	{"evict at once, no signal", []string{"--drain-strategy=at-once", "--provisioner=none"}, "evict at once, as kubectl drain does", picture.Vermilion},
-	{"signal, evict at once", []string{"--drain-strategy=at-once"}, "replacement requested first", picture.Yellow},
-	{"hold", []string{"--drain-strategy=hold"}, "hold for the new node", picture.Blue},
-	{"surge", nil, "surge (default): successors first", picture.Green},
+	{"evict at once, no signal", []string{"--drain-strategy=at-once", "--provisioner=none"}, "evict at once, as kubectl drain does"},
+	{"signal, evict at once", []string{"--drain-strategy=at-once"}, "replacement requested first"},
+	{"hold", []string{"--drain-strategy=hold"}, "hold for the new node"},
+	{"surge", nil, "surge (default): successors first"},
 }
 
 // BenchmarkAvailability interrupts one node of a service in each of the ways, side by
@@ -74,7 +72,7 @@ func measureAvailability(b *testing.B, title string, budget intstr.IntOrString) 
 		return
 	}
 	if budget.Type == intstr.String {
-		must(b, readyPods(results).Write(readyPodsFile))
+		must(b, readyPods(results).write(readyPodsFile))
 	}
 	first := results[0].podSeconds
 	for i, w := range ways {

@@ -26,6 +26,9 @@ const heartbeat = time.Hour
 // roundTimeout bounds one round, with the making of its nodes.
 const roundTimeout = 5 * time.Minute
 
+// usualBurst is how many notices the goal of every run is of.
+const usualBurst = 1000
+
 // stormGoal is of the memory at the peak of manyNodes notices at once, in MiB.
 const stormGoal = 110.0
 
@@ -37,7 +40,7 @@ const stormGoal = 110.0
 // The daemon and the loops take turns, each on nodes of its own, which are deleted
 // afterwards, so that all meet the API server with as many nodes and the same history.
 func BenchmarkCordonBurst(b *testing.B) {
-	for _, nodes := range []int{memoryBurst, drawnBurst, manyNodes} {
+	for _, nodes := range []int{memoryBurst, usualBurst, manyNodes} {
 		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
 			for b.Loop() {
 				measureBurst(b, nodes)
@@ -48,14 +51,13 @@ func BenchmarkCordonBurst(b *testing.B) {
 
 // burst is what one round has measured, in seconds, requests and MiB.
 type burst struct {
-	p50, p99, all          float64   // from the message to the cordon; all: from the first message to the last cordon
-	rawP50, rawP99, rawAll float64   // of the raw loop at the same concurrency
-	boundless              float64   // as rawAll, with all patches at once
-	cpu, rawCPU            float64   // of control plane, benchmark and daemon until the last cordon
-	logP99                 float64   // as p99, by the audit log instead of the watch
-	watching               float64   // of all: how long the watch was busy
-	watchesEnded           int       // by the API server, before the last cordon
-	cordons, rawCordons    []float64 // when each node was cordoned, in seconds from the first message
+	p50, p99, all          float64 // from the message to the cordon; all: from the first message to the last cordon
+	rawP50, rawP99, rawAll float64 // of the raw loop at the same concurrency
+	boundless              float64 // as rawAll, with all patches at once
+	cpu, rawCPU            float64 // of control plane, benchmark and daemon until the last cordon
+	logP99                 float64 // as p99, by the audit log instead of the watch
+	watching               float64 // of all: how long the watch was busy
+	watchesEnded           int     // by the API server, before the last cordon
 	idle, peak             memory
 	settled                float64 // from the first message until nothing is left to do
 	requests               requestCount
@@ -64,7 +66,7 @@ type burst struct {
 func measureBurst(b *testing.B, n int) {
 	f := newField(b, n)
 	rounds, storm := rounds, n == manyNodes
-	if n == drawnBurst {
+	if n == usualBurst {
 		rounds = 7 // single rounds differ by a third
 	}
 	if storm { // takes minutes
@@ -82,13 +84,10 @@ func measureBurst(b *testing.B, n int) {
 		raw, seen := f.rawRound(fmt.Sprintf("raw-%d", i), sameConcurrency)
 		round := f.daemonRound(fmt.Sprintf("spot-%d", i), seen)
 		round.rawP50, round.rawP99, round.rawAll, round.rawCPU = raw.p50, raw.p99, raw.all, raw.cpu
-		round.boundless, round.rawCordons = boundless.all, raw.cordons
+		round.boundless = boundless.all
 		all = append(all, round)
 	}
 	reportBurst(b, n, all)
-	if n == drawnBurst && !b.Failed() {
-		must(b, cordons(all).Write(cordonsFile))
-	}
 }
 
 // field is where bursts are measured.
@@ -156,16 +155,11 @@ func (f *field) rawRound(prefix string, atOnce int) (burst, map[string]sight) {
 	var r burst
 	used := processorTime(f.processes()...)
 	began := time.Now()
-	answered, err := rawCordon(ctx, f.client, nodes, atOnce, interruption.Queue)
-	must(f.B, err)
+	must(f.B, rawCordon(ctx, f.client, nodes, atOnce, interruption.Queue))
 	seen, err := watch.waitCordoned(ctx, f.n)
 	must(f.B, err)
 	r.cpu = processorTime(f.processes()...) - used
 	r.p50, r.p99, r.all = times(seen, func(string) time.Time { return began })
-	for _, at := range answered {
-		r.cordons = append(r.cordons, at.Sub(began).Seconds())
-	}
-	slices.Sort(r.cordons)
 	f.remove(ctx, prefix)
 	return r, seen
 }
@@ -215,7 +209,6 @@ func (f *field) daemonRound(prefix string, raw map[string]sight) burst {
 	must(f.B, sameMarks(seen, raw))
 
 	r.p50, r.p99, r.all = times(seen, func(node string) time.Time { return sent[node] })
-	r.cordons = since(began, seen)
 	requests, err := daemonRequests(f.cluster.AuditLog, from)
 	must(f.B, err)
 	r.requests = count(requests)
@@ -245,15 +238,6 @@ func times(seen map[string]sight, start func(node string) time.Time) (p50, p99, 
 		}
 	}
 	return median(took), quantile(took, 0.99), last.Sub(first).Seconds()
-}
-
-// since are the times of the sights, in their order.
-func since(began time.Time, seen map[string]sight) (seconds []float64) {
-	for _, s := range seen {
-		seconds = append(seconds, s.at.Sub(began).Seconds())
-	}
-	slices.Sort(seconds)
-	return seconds
 }
 
 // loggedP99 is when the API server had written the cordons, by its own clock, which
@@ -300,7 +284,7 @@ func reportBurst(b *testing.B, n int, all []burst) {
 	switch n {
 	case memoryBurst:
 		p99.goal, peakGoal = 3, burstGoal
-	case drawnBurst:
+	case usualBurst:
 		whole.goal = 1.2
 	case manyNodes:
 		whole.goal, peakGoal = 1.2, stormGoal
@@ -342,7 +326,6 @@ func reportBurst(b *testing.B, n int, all []burst) {
 	b.ReportMetric(median(accept.values), "requests/notice")
 	b.ReportMetric(median(peak[0].values), "MiB-peak")
 	for i, r := range all {
-		r.cordons, r.rawCordons = nil, nil // too many to read
 		b.Logf("round %d: %+v", i, r)
 	}
 }

@@ -201,7 +201,7 @@ func (h *siege) drain() relief {
 			all[i], err = h.client.CoreV1().Nodes().Get(h.ctx, n.Name, metav1.GetOptions{})
 			must(h.B, err)
 		}
-		_, err := rawCordon(h.ctx, h.client, all, sameConcurrency, interruption.IMDS)
+		err := rawCordon(h.ctx, h.client, all, sameConcurrency, interruption.IMDS)
 		must(h.B, err)
 	})
 	if marks != nil {

@@ -129,7 +129,7 @@ func (f *fleet) burst(nodes []*corev1.Node, members ...*member) {
 			m.metadata.Interrupt("terminate", time.Now().Add(noticeTime))
 		}
 	}
-	_, err := rawCordon(f.ctx, f.client, raw, sameConcurrency, interruption.IMDS)
+	err := rawCordon(f.ctx, f.client, raw, sameConcurrency, interruption.IMDS)
 	must(f.B, err)
 	for _, m := range members {
 		drains := 1

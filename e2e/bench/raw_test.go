@@ -36,26 +36,24 @@ const sameConcurrency = 64
 
 // rawCordon sends for every node the patch that the daemon sends, atOnce at the same
 // moment. What it leaves out is the daemon: no queue, no index, nothing that follows
-// the patch. It returns when each was answered: a watch of so many changes comes late.
-func rawCordon(ctx context.Context, client kubernetes.Interface, nodes []*corev1.Node, atOnce int, source interruption.Source) ([]time.Time, error) {
+// the patch.
+func rawCordon(ctx context.Context, client kubernetes.Interface, nodes []*corev1.Node, atOnce int, source interruption.Source) error {
 	var g errgroup.Group
 	g.SetLimit(atOnce)
-	answered := make([]time.Time, len(nodes))
-	for i, node := range nodes {
+	for _, node := range nodes {
 		g.Go(func() error {
 			patch, err := rawPatch(node, source)
 			if err != nil {
 				return fmt.Errorf("make patch: %w", err)
 			}
 			_, err = client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-			answered[i] = time.Now()
 			return err
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return nil, fmt.Errorf("cordon in a raw loop: %w", err)
+		return fmt.Errorf("cordon in a raw loop: %w", err)
 	}
-	return answered, nil
+	return nil
 }
 
 // rawPatch has the content of the daemon's patch; that it has is checked by
