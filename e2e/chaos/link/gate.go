@@ -15,6 +15,7 @@ type gate struct {
 	cut    chan struct{} // closed when the cut is over; nil while there is none
 	cuts   int           // how many have asked for it
 	number int           // of the present time without a cut
+	open   bool          // for good
 }
 
 // errCut is what a connection says that was open before a cut, or during it.
@@ -36,10 +37,14 @@ func (g *gate) Accept() (net.Conn, error) {
 	return &gated{Conn: conn, gate: g, number: number}, nil
 }
 
-// close cuts until the returned function has been called, once for each call of close.
-func (g *gate) close() (open func()) {
+// close cuts until the returned function has been called, once for each call of close. A gate that stays open is
+// not cut.
+func (g *gate) close() (reopen func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.open {
+		return func() {}
+	}
 	g.cuts++
 	if g.cut == nil {
 		g.cut = make(chan struct{})
@@ -58,10 +63,11 @@ func (g *gate) close() (open func()) {
 	}
 }
 
-// open ends all cuts.
-func (g *gate) open() {
+// stayOpen ends all cuts, and lets no other begin: a connection can be closed only while the gate is open.
+func (g *gate) stayOpen() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.open = true
 	if g.cut != nil {
 		close(g.cut)
 		g.cut = nil

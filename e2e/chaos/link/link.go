@@ -77,7 +77,7 @@ func New(o Options) (*Link, error) {
 
 // Close breaks all connections.
 func (l *Link) Close() {
-	l.gate.open()
+	l.gate.stayOpen()
 	l.Server.Close()
 	l.next.CloseIdleConnections()
 }

@@ -125,3 +125,24 @@ func TestLink(t *testing.T) {
 		})
 	}
 }
+
+// A link that is closed during a cut, or that somebody cuts meanwhile, is closed at once.
+func TestCloseOfALinkThatIsCut(t *testing.T) {
+	l, c, _ := serve(t, true)
+	if code, _, err := get(t, c, http.MethodGet, l.URL, enough); code != 200 {
+		t.Fatalf("%d %v", code, err)
+	}
+	l.Cut()
+	l.gate.stayOpen() // so Close begins
+	l.Cut()
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		l.Server.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(enough):
+		t.Fatal("the link is not closed")
+	}
+}
