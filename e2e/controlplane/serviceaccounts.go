@@ -25,7 +25,7 @@ func (c *Cluster) ServiceAccountConfig(ctx context.Context, namespace, name, pod
 	if err != nil {
 		return nil, fmt.Errorf("request a token of service account %s/%s: %w", namespace, name, err)
 	}
-	config := rest.AnonymousClientConfig(c.config)
+	config := rest.AnonymousClientConfig(c.RESTConfig())
 	config.BearerToken = token.Status.Token
 	return config, nil
 }

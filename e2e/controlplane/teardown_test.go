@@ -97,7 +97,7 @@ func TestStopLeavesNothing(t *testing.T) {
 }
 
 // A test that is killed takes its control plane along, and the next one removes what it has written.
-func TestKilledClientLeavesNothing(t *testing.T) {
+func TestKilledProcessLeavesNothing(t *testing.T) {
 	executable, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

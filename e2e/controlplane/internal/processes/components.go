@@ -186,7 +186,7 @@ func (p plan) leaseDuration() time.Duration { return 4 * p.heartbeat }
 func (p plan) nodeGrace() time.Duration { return 5 * p.heartbeat }
 
 func (p plan) scheduler() command {
-	return command{name: "kube-scheduler", path: p.programs.Path("kube-scheduler"), env: environment(), args: []string{
+	return command{name: "kube-scheduler", path: p.programs.Path("kube-scheduler"), health: urlOf("https", p.ports.scheduler) + "/readyz", env: environment(), args: []string{
 		"--kubeconfig=" + p.creds.kubeconfig("kube-scheduler"),
 		"--authentication-kubeconfig=" + p.creds.kubeconfig("kube-scheduler"),
 		"--authorization-kubeconfig=" + p.creds.kubeconfig("kube-scheduler"),
@@ -201,7 +201,7 @@ func (p plan) scheduler() command {
 }
 
 func (p plan) kwok() command {
-	return command{name: "kwok", path: p.programs.Path("kwok"), env: environment(), args: []string{
+	return command{name: "kwok", path: p.programs.Path("kwok"), health: urlOf("http", p.ports.kwok) + "/healthz", env: environment(), args: []string{
 		"--kubeconfig=" + p.creds.kubeconfig("kwok"),
 		"--config=" + p.file(stagesName),
 		"--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
@@ -216,7 +216,7 @@ func (p plan) kwok() command {
 // karpenter has no flag for the address that it listens on: its two ports are the only
 // ones open on other interfaces too.
 func (p plan) karpenter() command {
-	return command{name: "karpenter", path: p.programs.Path("karpenter"), env: append(environment(),
+	return command{name: "karpenter", path: p.programs.Path("karpenter"), health: urlOf("http", p.ports.karpenterHealth) + "/readyz", env: append(environment(),
 		"KUBECONFIG="+p.creds.kubeconfig("karpenter"),
 		"SYSTEM_NAMESPACE=kube-system",
 		"DISABLE_LEADER_ELECTION=true",

@@ -1,19 +1,15 @@
 package processes
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
+	"sync"
+
+	"k8s.io/client-go/util/cert"
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -46,17 +42,17 @@ func writeCredentials(dir, server string) (credentials, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return c, fmt.Errorf("make the directory of the credentials: %w", err)
 	}
-	certificate, key, err := selfSigned()
+	pair, err := serverKeyPair()
 	if err != nil {
 		return c, err
 	}
-	files := map[string][]byte{c.certificate(): certificate, c.key(): key}
+	files := map[string][]byte{c.certificate(): pair.certificate, c.key(): pair.key}
 	var tokens strings.Builder
 	for _, user := range users {
 		token := rand.Text()
 		fmt.Fprintf(&tokens, "%s,%s,%s,system:masters\n", token, user, user)
 		config := clientcmdapi.NewConfig()
-		config.Clusters["spot-handler"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: certificate}
+		config.Clusters["spot-handler"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: pair.certificate}
 		config.AuthInfos[user] = &clientcmdapi.AuthInfo{Token: token}
 		config.Contexts["spot-handler"] = &clientcmdapi.Context{Cluster: "spot-handler", AuthInfo: user}
 		config.CurrentContext = "spot-handler"
@@ -73,33 +69,14 @@ func writeCredentials(dir, server string) (credentials, error) {
 	return c, nil
 }
 
-// selfSigned makes a certificate that is its own authority, and its key. It is ECDSA, as RSA keys take longer to make
-// than etcd takes to start.
-func selfSigned() (certificate, key []byte, err error) {
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+// keyPair is a certificate and its key, as PEM.
+type keyPair struct{ certificate, key []byte }
+
+// serverKeyPair is that of all apiservers of this process: to make one takes a fifth of a second.
+var serverKeyPair = sync.OnceValues(func() (keyPair, error) {
+	certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, []string{"kubernetes.default.svc"})
 	if err != nil {
-		return nil, nil, fmt.Errorf("generate a key: %w", err)
+		return keyPair{}, fmt.Errorf("make the certificate of the apiserver: %w", err)
 	}
-	template := &x509.Certificate{
-		SerialNumber:          big.NewInt(1),
-		Subject:               pkix.Name{CommonName: "kube-apiserver"},
-		NotBefore:             time.Now().Add(-time.Hour), // some leeway for clocks that are set back
-		NotAfter:              time.Now().Add(365 * 24 * time.Hour),
-		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		IsCA:                  true,
-		BasicConstraintsValid: true,
-		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1)},
-		DNSNames:              []string{"localhost", "kubernetes.default.svc"},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		return nil, nil, fmt.Errorf("sign a certificate: %w", err)
-	}
-	keyDER, err := x509.MarshalECPrivateKey(private)
-	if err != nil {
-		return nil, nil, fmt.Errorf("marshal a key: %w", err)
-	}
-	certificate = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	return certificate, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}), nil
-}
+	return keyPair{certificate, key}, nil
+})

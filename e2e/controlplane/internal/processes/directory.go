@@ -81,7 +81,7 @@ func (d *directory) remove() error {
 	return errors.Join(errs...)
 }
 
-// removeStale removes what killed supervisors have left. Live ones hold their lock. Those
+// removeStale removes what killed processes have left. Live ones hold their lock. Those
 // that have only just begun have no lock yet, so it goes by their age.
 func removeStale(now time.Time) {
 	paths, _ := filepath.Glob(filepath.Join(os.TempDir(), directoryPattern))

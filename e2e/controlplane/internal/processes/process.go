@@ -28,23 +28,21 @@ type command struct {
 	path string
 	args []string
 	env  []string
+
+	health string // URL; empty if there is none
 }
 
 // process is a component that has been started. Its output goes to <name>.log.
 type process struct {
-	name   string
-	log    string
-	cmd    *exec.Cmd
-	exited chan struct{} // closed once the process is reaped
-
-	ending atomic.Bool // it is killed on purpose
+	*tied.Process
+	name, health string
+	ending       atomic.Bool // it is killed on purpose
 }
 
 // kill ends the process at once: it holds nothing that needs an orderly end.
 func (p *process) kill() {
 	p.ending.Store(true)
-	_ = p.cmd.Process.Kill()
-	<-p.exited
+	p.Kill()
 }
 
 // group holds the processes of one control plane. Its methods must not be called concurrently.
@@ -62,29 +60,41 @@ func newGroup(dir string) *group {
 }
 
 func (g *group) start(c command) error {
-	p := &process{name: c.name, log: filepath.Join(g.dir, c.name+".log"), exited: make(chan struct{})}
-	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	log, err := os.OpenFile(g.log(c.name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return fmt.Errorf("open the log of %s: %w", c.name, err)
 	}
 	defer log.Close()
-	p.cmd = exec.Command(c.path, c.args...)
-	p.cmd.Dir = g.dir
-	p.cmd.Env = append(os.Environ(), c.env...)
-	p.cmd.Stdout, p.cmd.Stderr = log, log
+	cmd := exec.Command(c.path, c.args...)
+	cmd.Dir = g.dir
+	cmd.Env = append(os.Environ(), c.env...)
+	cmd.Stdout, cmd.Stderr = log, log
 	// A Ctrl-C at the terminal is for this process, which then ends the components.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := tied.Start(p.cmd); err != nil {
-		return fmt.Errorf("start %s: %w", c.name, err)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p := &process{name: c.name, health: c.health}
+	if p.Process, err = tied.Run(cmd); err != nil {
+		return err
 	}
 	g.processes = append(g.processes, p)
 	go func() {
-		defer close(p.exited)
-		_ = p.cmd.Wait() // the error repeats what the state says
+		<-p.Done()
 		if !p.ending.Load() {
-			g.cancel(fmt.Errorf("%s ended unexpectedly: %s; the end of its log:\n%s", p.name, p.cmd.ProcessState, Tail(p.log, tailLines)))
+			g.cancel(g.death(p))
 		}
 	}()
+	return nil
+}
+
+// waitHealthy returns when all processes say that they are healthy.
+func (g *group) waitHealthy(ctx context.Context) error {
+	for _, p := range g.processes {
+		if p.health == "" {
+			continue
+		}
+		if err := p.WaitServing(ctx, p.health); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -101,6 +111,13 @@ func (g *group) end(name string) {
 
 // stop ends all processes. The error is why one had ended by itself.
 func (g *group) stop() error {
+	for _, p := range g.processes {
+		select {
+		case <-p.Done():
+			g.cancel(g.death(p))
+		default:
+		}
+	}
 	cause := context.Cause(g.ctx)
 	g.cancel(nil)
 	for _, p := range slices.Backward(g.processes) {
@@ -109,10 +126,17 @@ func (g *group) stop() error {
 	return cause
 }
 
+func (g *group) log(name string) string { return filepath.Join(g.dir, name+".log") }
+
+// death is why a process ended by itself.
+func (g *group) death(p *process) error {
+	return fmt.Errorf("%s ended unexpectedly with code %d; the end of its log:\n%s", p.name, p.ExitCode(), Tail(g.log(p.name), tailLines))
+}
+
 func (g *group) pids() []int {
 	var pids []int
 	for _, p := range g.processes {
-		pids = append(pids, p.cmd.Process.Pid)
+		pids = append(pids, p.Pid())
 	}
 	return pids
 }

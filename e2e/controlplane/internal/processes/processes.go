@@ -7,6 +7,7 @@
 package processes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
+
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"spot-handler/e2e/internal/assets"
 )
@@ -34,34 +40,81 @@ const (
 	attempts = 3
 )
 
-// Options say what to start.
+// Options say what runs, and how.
 type Options struct {
+	// Karpenter runs Karpenter and installs its CRDs.
 	Karpenter bool
-	Audit     bool          // write an audit log
-	Endpoints bool          // write the addresses of Services
-	Dir       string        // keep logs here; empty: a temporary directory
-	Heartbeat time.Duration // of nodes
-	Reusable  bool          // it may be Reset
-	Progress  io.Writer     // receives what the first build says
+
+	// Audit makes the apiserver log every request, see Running.AuditLog.
+	Audit bool
+
+	// NoEndpoints leaves out the controllers that write the addresses of Services.
+	NoEndpoints bool
+
+	// Dir is the directory that keeps the components' logs after the end. By default they
+	// are in a temporary one.
+	Dir string
+
+	// Heartbeat is how often nodes renew their lease; 10 s by default, as kubelets do.
+	// The control plane notices a stopped node after five of them. A longer one is
+	// cheaper for thousands of nodes.
+	Heartbeat time.Duration
+
+	// Reusable lets Reset empty the control plane.
+	Reusable bool
+
+	// Log receives what is being built; os.Stderr by default.
+	Log io.Writer
 }
 
 // Running is a control plane that runs. Reset must not be called concurrently.
 type Running struct {
+	// Kubeconfig is the path of an administrator's kubeconfig, Kubectl that of the newest
+	// kubectl.
+	Kubeconfig, Kubectl string
+
+	// Dir holds <component>.log of each component, for as long as the control plane runs.
+	Dir string
+
+	// AuditLog is the path of the audit log, with one JSON object of kind Event
+	// (audit.k8s.io/v1) on each line; empty without Options.Audit. It holds all requests
+	// except those of kwok, those about nodes' leases, and those about Events, unless
+	// service accounts in the namespace spot-handler make them. Evictions and deletions
+	// of pods come with their bodies. user.username is the component, or admin for the
+	// holders of Kubeconfig; userAgent distinguishes those. A line is written before its
+	// request is answered.
+	AuditLog string
+
+	// KarpenterMetrics is the URL of Karpenter's metrics; empty without Karpenter.
+	KarpenterMetrics string
+
+	// Processes are the ids of the components' processes, to measure them.
+	Processes []int
+
+	// Client and Dynamic have an administrator's rights and no client-side rate limit.
+	Client  kubernetes.Interface
+	Dynamic dynamic.Interface
+
+	api       *api
 	plan      plan
 	karpenter bool
 	dir       *directory
 	group     *group
-	api       *api
 	initial   inventory
 
 	stopping sync.Once
 	ended    error
 }
 
-// Start starts a control plane, and returns when all of it serves. The context limits only the start.
+// Start starts a control plane, and returns when all of it serves. The context limits
+// only the start. The caller must Stop it eventually; on Linux it also ends with this process.
 func Start(ctx context.Context, options Options) (*Running, error) {
+	if options.Log == nil {
+		options.Log = os.Stderr
+	}
+	options.Heartbeat = cmp.Or(options.Heartbeat, 10*time.Second)
 	removeStale(time.Now())
-	programs, err := assets.Ensure(ctx, assets.ControlPlane, options.Progress)
+	programs, err := assets.Ensure(ctx, assets.ControlPlane, options.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +131,7 @@ func start(ctx context.Context, programs assets.Set, options Options) (*Running,
 	if err != nil {
 		return nil, err
 	}
-	r := &Running{karpenter: options.Karpenter, dir: dir, group: newGroup(dir.path)}
+	r := &Running{Dir: dir.path, Kubectl: programs.Path("kubectl"), karpenter: options.Karpenter, dir: dir, group: newGroup(dir.path)}
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not within %s", startTimeout))
 	defer cancel()
 	defer context.AfterFunc(r.group.ctx, cancel)()
@@ -87,7 +140,10 @@ func start(ctx context.Context, programs assets.Set, options Options) (*Running,
 	}
 	if err == nil && options.Reusable {
 		// A resource that has just been defined may not be served yet.
-		err = poll(ctx, "the first inventory", func() (err error) { r.initial, err = r.api.inventory(ctx); return err })
+		err = poll(ctx, "the first inventory", func(context.Context) (err error) {
+			r.initial, err = r.api.inventory(ctx)
+			return err
+		})
 	}
 	if err != nil {
 		// The death of a component counts for more than the error that followed from it.
@@ -96,6 +152,7 @@ func start(ctx context.Context, programs assets.Set, options Options) (*Running,
 		}
 		return nil, err
 	}
+	r.Processes = r.group.pids()
 	return r, nil
 }
 
@@ -108,7 +165,7 @@ func (r *Running) prepare(ctx context.Context, programs assets.Set, options Opti
 		heartbeat: options.Heartbeat,
 	}
 	without := unneeded
-	if !options.Endpoints {
+	if options.NoEndpoints {
 		without = slices.Concat(unneeded, ofEndpoints)
 	}
 	var err error
@@ -126,8 +183,18 @@ func (r *Running) prepare(ctx context.Context, programs assets.Set, options Opti
 			return fmt.Errorf("write %s: %w", name, err)
 		}
 	}
-	r.api, err = newAPI(r.Kubeconfig())
-	return err
+	r.Kubeconfig = r.plan.creds.kubeconfig(admin)
+	if options.Audit {
+		r.AuditLog = r.plan.file(auditLogName)
+	}
+	if options.Karpenter {
+		r.KarpenterMetrics = urlOf("http", r.plan.ports.karpenterMetrics) + "/metrics"
+	}
+	if r.api, err = newAPI(r.Kubeconfig); err != nil {
+		return err
+	}
+	r.Client, r.Dynamic = r.api, r.api.dynamic
+	return nil
 }
 
 // bringUp starts the components in the order in which they need each other. The apiserver
@@ -150,26 +217,16 @@ func (r *Running) bringUp(ctx context.Context, programs assets.Set) error {
 		if err := r.api.createCRDs(ctx, programs.CRDs); err != nil {
 			return err
 		}
-		if err := r.startKarpenter(ctx); err != nil {
+		if err := r.group.start(r.plan.karpenter()); err != nil {
 			return err
 		}
 	}
-	if err := waitForHealth(ctx, urlOf("https", r.plan.ports.scheduler)+"/readyz"); err != nil {
-		return err
-	}
-	if err := waitForHealth(ctx, urlOf("http", r.plan.ports.kwok)+"/healthz"); err != nil {
+	if err := r.group.waitHealthy(ctx); err != nil {
 		return err
 	}
 	// The controller manager has no port; what its controllers make shows that they run.
 	// No pod can be created before that.
 	return r.api.waitFor(ctx, "/api/v1/namespaces/default/serviceaccounts/default")
-}
-
-func (r *Running) startKarpenter(ctx context.Context) error {
-	if err := r.group.start(r.plan.karpenter()); err != nil {
-		return err
-	}
-	return waitForHealth(ctx, urlOf("http", r.plan.ports.karpenterHealth)+"/readyz")
 }
 
 // Reset deletes all objects that were not there when the control plane was ready, and
@@ -186,9 +243,12 @@ func (r *Running) Reset(ctx context.Context) error {
 		return fmt.Errorf("empty the control plane: %w", err)
 	}
 	if r.karpenter {
-		return r.startKarpenter(ctx)
+		if err := r.group.start(r.plan.karpenter()); err != nil {
+			return err
+		}
 	}
-	return nil
+	r.Processes = r.group.pids()
+	return r.group.waitHealthy(ctx)
 }
 
 // Stop ends the control plane, and returns when nothing is left of it. The error is why it had ended by itself.
@@ -203,30 +263,21 @@ func (r *Running) Stop() error {
 // Done is closed when the control plane has been stopped, or a component has died.
 func (r *Running) Done() <-chan struct{} { return r.group.ctx.Done() }
 
-// Dir has a <component>.log each.
-func (r *Running) Dir() string { return r.plan.dir }
-
-// Kubeconfig is an administrator's.
-func (r *Running) Kubeconfig() string { return r.plan.creds.kubeconfig(admin) }
-
-// AuditLog is the path of the audit log; empty if there is none.
-func (r *Running) AuditLog() string {
-	if !r.plan.audit {
-		return ""
+// Freeze stops one of the components, such as kube-apiserver, until thaw is called: it answers
+// nothing, and its connections stay open.
+func (r *Running) Freeze(component string) (thaw func(), err error) {
+	for _, p := range r.group.processes {
+		if p.name != component {
+			continue
+		}
+		if err := syscall.Kill(p.Pid(), syscall.SIGSTOP); err != nil {
+			return nil, fmt.Errorf("freeze %s: %w", component, err)
+		}
+		return func() { _ = syscall.Kill(p.Pid(), syscall.SIGCONT) }, nil
 	}
-	return r.plan.file(auditLogName)
+	return nil, fmt.Errorf("freeze %s: no process of the control plane is it", component)
 }
 
-// Kubectl is the path of the newest one.
-func (r *Running) Kubectl() string { return r.plan.programs.Path("kubectl") }
-
-// KarpenterMetrics is a URL; empty without Karpenter.
-func (r *Running) KarpenterMetrics() string {
-	if !r.karpenter {
-		return ""
-	}
-	return urlOf("http", r.plan.ports.karpenterMetrics) + "/metrics"
-}
-
-// Pids are the ids of the components' processes.
-func (r *Running) Pids() []int { return r.group.pids() }
+// RESTConfig is for the caller's own clients: an administrator's rights, no client-side
+// rate limit. Each call returns a new one.
+func (r *Running) RESTConfig() *rest.Config { return rest.CopyConfig(r.api.config) }
