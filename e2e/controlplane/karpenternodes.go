@@ -9,10 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"spot-handler/handler/interruption"
 )
@@ -149,39 +147,13 @@ func nodeClaim(pool *unstructured.Unstructured) *unstructured.Unstructured {
 // waitObject watches one cluster-scoped object until done returns true for it.
 func (c *Cluster) waitObject(ctx context.Context, kind schema.GroupVersionResource, name string, done func(*unstructured.Unstructured) bool) (*unstructured.Unstructured, error) {
 	from := c.Dynamic.Resource(kind)
-	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
-	var last *unstructured.Unstructured
-	for {
-		list, err := from.List(ctx, options)
-		if err != nil {
-			return last, fmt.Errorf("get %s %q: %w", kind.Resource, name, err)
-		}
-		for i := range list.Items {
-			if last = &list.Items[i]; done(last) {
-				return last, nil
-			}
-		}
-		since := options
-		since.ResourceVersion = list.GetResourceVersion()
-		changes, err := from.Watch(ctx, since)
-		if err != nil {
-			return last, fmt.Errorf("watch %s %q: %w", kind.Resource, name, err)
-		}
-		for change := range changes.ResultChan() {
-			object, ok := change.Object.(*unstructured.Unstructured)
-			if !ok || change.Type == watch.Error {
-				break // expired: list again
-			}
-			if last = object; change.Type != watch.Deleted && done(last) {
-				changes.Stop()
-				return last, nil
-			}
-		}
-		changes.Stop()
-		if ctx.Err() != nil {
-			return last, fmt.Errorf("wait for %s %q, last seen with %s: %w", kind.Resource, name, conditions(last), context.Cause(ctx))
-		}
+	object, err := until(ctx, named(name, from.List, from.Watch), nil, func(object *unstructured.Unstructured) bool {
+		return object != nil && done(object)
+	})
+	if err != nil {
+		return object, fmt.Errorf("wait for %s %q, last seen with %s: %w", kind.Resource, name, conditions(object), err)
 	}
+	return object, nil
 }
 
 func conditions(object *unstructured.Unstructured) string {

@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -51,12 +51,8 @@ func (c *Cluster) WriteKubeconfig(ctx context.Context, path, namespace, account,
 // waitServiceAccount waits for an account that the controller manager makes: no pod can
 // be created before that.
 func (c *Cluster) waitServiceAccount(ctx context.Context, namespace, name string) error {
-	factory := informers.NewSharedInformerFactoryWithOptions(c.Client, 0, informers.WithNamespace(namespace))
-	accounts := factory.Core().V1().ServiceAccounts()
-	err := waitInformer(ctx, factory, accounts.Informer(), nil, func() (bool, error) {
-		_, err := accounts.Lister().ServiceAccounts(namespace).Get(name)
-		return err == nil, nil // the only error is that there is none
-	})
+	accounts := c.Client.CoreV1().ServiceAccounts(namespace)
+	_, err := until(ctx, named(name, accounts.List, accounts.Watch), nil, func(account *corev1.ServiceAccount) bool { return account != nil })
 	if err != nil {
 		return fmt.Errorf("wait for service account %s/%s: %w", namespace, name, err)
 	}

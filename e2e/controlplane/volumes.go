@@ -71,7 +71,7 @@ func (c *Cluster) WaitAttachments(ctx context.Context, node string, done func(at
 	defer cancel()
 	factory := informers.NewSharedInformerFactory(c.Client, 0)
 	attachments := factory.Storage().V1().VolumeAttachments()
-	err := waitInformer(ctx, factory, attachments.Informer(), nil, func() (bool, error) {
+	err := waitInformer(ctx, factory, attachments.Informer(), func() (bool, error) {
 		var of []*storagev1.VolumeAttachment
 		for _, object := range attachments.Informer().GetStore().List() {
 			if a, ok := object.(*storagev1.VolumeAttachment); ok && a.Spec.NodeName == node {

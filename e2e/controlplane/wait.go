@@ -6,15 +6,18 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 )
 
 // waitTimeout limits waiting if the caller's context does not. It is longer than any step
@@ -38,7 +41,7 @@ func (c *Cluster) WaitPods(ctx context.Context, namespace, selector string, done
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = selector }))
 	pods := factory.Core().V1().Pods()
 	var seen []*corev1.Pod
-	err := waitInformer(ctx, factory, pods.Informer(), nil, func() (bool, error) {
+	err := waitInformer(ctx, factory, pods.Informer(), func() (bool, error) {
 		var err error
 		if seen, err = pods.Lister().List(labels.Everything()); err != nil {
 			return false, err
@@ -60,45 +63,59 @@ func (c *Cluster) WaitPods(ctx context.Context, namespace, selector string, done
 func (c *Cluster) WaitNode(ctx context.Context, name string, done func(node *corev1.Node) bool) (*corev1.Node, error) {
 	ctx, cancel := withWaitTimeout(ctx)
 	defer cancel()
-	factory := informers.NewSharedInformerFactoryWithOptions(c.Client, 0,
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name=" + name }))
-	var mu sync.Mutex
-	var shown []*corev1.Node
-	see := func(obj any) {
-		mu.Lock()
-		defer mu.Unlock()
-		version, _ := obj.(*corev1.Node) // nil: it is gone
-		shown = append(shown, version)
-	}
-	var node *corev1.Node
-	first := true
-	err := waitInformer(ctx, factory, factory.Core().V1().Nodes().Informer(), see, func() (bool, error) {
-		mu.Lock()
-		versions := shown
-		shown = nil
-		mu.Unlock()
-		if first && len(versions) == 0 {
-			versions = []*corev1.Node{nil}
-		}
-		first = false
-		for _, node = range versions {
-			if done(node) {
-				return true, nil
-			}
-		}
-		return false, nil
-	})
+	nodes := c.Client.CoreV1().Nodes()
+	absent := func(store cache.Store) (bool, error) { return len(store.List()) == 0 && done(nil), nil }
+	node, err := until(ctx, named(name, nodes.List, nodes.Watch), absent, done)
 	if err != nil {
 		return node, fmt.Errorf("wait for node %q: %w", name, err)
 	}
 	return node, nil
 }
 
+// named lists and watches the object of that name, by a client's methods.
+func named[L runtime.Object](
+	name string,
+	list func(context.Context, metav1.ListOptions) (L, error),
+	follow func(context.Context, metav1.ListOptions) (watch.Interface, error),
+) cache.ListerWatcher {
+	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = selector
+			return list(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = selector
+			return follow(ctx, o)
+		},
+	}
+}
+
+// until watches one object until done returns true for it, or nil if it is gone, and returns it. An object that was
+// never there is a matter for absent, which may be nil.
+func until[T any, P interface {
+	*T
+	runtime.Object
+}](ctx context.Context, from cache.ListerWatcher, absent watchtools.PreconditionFunc, done func(object P) bool) (P, error) {
+	var last P
+	_, err := watchtools.UntilWithSync(ctx, from, P(new(T)), absent, func(event watch.Event) (bool, error) {
+		last, _ = event.Object.(P)
+		if event.Type == watch.Deleted {
+			last = nil
+		}
+		return done(last), nil
+	})
+	if ctx.Err() != nil && err != nil {
+		err = context.Cause(ctx)
+	}
+	return last, err
+}
+
 // waitNodes watches all nodes until done returns true for them.
 func (c *Cluster) waitNodes(ctx context.Context, done func(nodes []*corev1.Node) bool) error {
 	factory := informers.NewSharedInformerFactory(c.Client, 0)
 	nodes := factory.Core().V1().Nodes()
-	err := waitInformer(ctx, factory, nodes.Informer(), nil, func() (bool, error) {
+	err := waitInformer(ctx, factory, nodes.Informer(), func() (bool, error) {
 		all, err := nodes.Lister().List(labels.Everything())
 		return err == nil && done(all), err
 	})
@@ -113,14 +130,10 @@ func (c *Cluster) waitNodes(ctx context.Context, done func(nodes []*corev1.Node)
 const betweenChecks = 10 * time.Millisecond
 
 // waitInformer calls check once the informer is complete, and again after each change,
-// until it returns true. A burst of changes is one call. Before that, each change goes to
-// see, which may be nil: as the object, or nil if one is gone.
-func waitInformer(ctx context.Context, factory informers.SharedInformerFactory, informer cache.SharedIndexInformer, see func(obj any), check func() (bool, error)) error {
+// until it returns true. A burst of changes is one call.
+func waitInformer(ctx context.Context, factory informers.SharedInformerFactory, informer cache.SharedIndexInformer, check func() (bool, error)) error {
 	changed := make(chan struct{}, 1)
-	notify := func(obj any) {
-		if see != nil {
-			see(obj)
-		}
+	notify := func(any) {
 		select {
 		case changed <- struct{}{}:
 		default:
@@ -129,7 +142,7 @@ func waitInformer(ctx context.Context, factory informers.SharedInformerFactory, 
 	handler, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    notify,
 		UpdateFunc: func(_, obj any) { notify(obj) },
-		DeleteFunc: func(any) { notify(nil) },
+		DeleteFunc: notify,
 	})
 	if err != nil {
 		return fmt.Errorf("watch: %w", err)
@@ -211,12 +224,9 @@ func NodeReady(node *corev1.Node) bool {
 
 // waitBudget watches a disruption budget until done returns true for it.
 func (c *Cluster) waitBudget(ctx context.Context, namespace, name string, done func(budget *policyv1.PodDisruptionBudget) bool) error {
-	factory := informers.NewSharedInformerFactoryWithOptions(c.Client, 0, informers.WithNamespace(namespace),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name=" + name }))
-	budgets := factory.Policy().V1().PodDisruptionBudgets()
-	err := waitInformer(ctx, factory, budgets.Informer(), nil, func() (bool, error) {
-		budget, err := budgets.Lister().PodDisruptionBudgets(namespace).Get(name)
-		return err == nil && done(budget), nil // the only error is that there is none
+	budgets := c.Client.PolicyV1().PodDisruptionBudgets(namespace)
+	_, err := until(ctx, named(name, budgets.List, budgets.Watch), nil, func(budget *policyv1.PodDisruptionBudget) bool {
+		return budget != nil && done(budget)
 	})
 	if err != nil {
 		return fmt.Errorf("wait for disruption budget %s/%s: %w", namespace, name, err)

@@ -9,10 +9,9 @@ import (
 	"strings"
 	"sync"
 
-	"k8s.io/client-go/util/cert"
-
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/cert"
 )
 
 const credentialsName = "credentials"
