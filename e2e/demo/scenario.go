@@ -13,7 +13,6 @@ import (
 
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
-	"spot-handler/e2e/imdsemu"
 	"spot-handler/e2e/sqsemu"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner/karpenter"
@@ -37,16 +36,20 @@ const (
 // startTimeout limits each of the steps before the notice.
 const startTimeout = 2 * time.Minute
 
-var errEndedBadly = errors.New("the interruption did not end well")
+var begun = time.Now()
+
+// step says what the demo is doing, which may take long.
+func step(format string, args ...any) {
+	fmt.Printf("%7.1f s  %s\n", time.Since(begun).Seconds(), fmt.Sprintf(format, args...))
+}
 
 // play runs the demo and returns when nothing that it started is left.
-func play(ctx context.Context, mode string, plain bool, stdout, stderr *os.File) (err error) {
-	say := steps{stdout, time.Now()}
+func play(ctx context.Context) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
-	say.step("start the control plane: etcd, API server, scheduler, Karpenter")
-	cluster, err := controlplane.Start(ctx, controlplane.Options{Karpenter: true, Log: stdout})
+	step("start the control plane: etcd, API server, scheduler, Karpenter")
+	cluster, err := controlplane.Start(ctx, controlplane.Options{Karpenter: true, Log: os.Stdout})
 	if err != nil {
 		return err
 	}
@@ -56,15 +59,20 @@ func play(ctx context.Context, mode string, plain bool, stdout, stderr *os.File)
 		cancel(errors.New("the control plane ended"))
 	}()
 
-	node, err := prepare(ctx, cluster, say)
+	node, err := prepare(ctx, cluster)
 	if err != nil {
 		return err
 	}
 
-	say.step("start spot-handler in %s mode", mode)
-	source := startSource(mode, node.Name)
-	defer source.close()
-	handler, err := startHandler(ctx, cluster, source)
+	step("start spot-handler in queue mode")
+	server := sqsemu.Start()
+	defer server.Close()
+	queue := server.Queue("spot-handler")
+	handler, err := startHandler(ctx, daemon.Options{
+		Args:       []string{"queue", "--queue-url=" + queue.URL()},
+		Kubeconfig: cluster.Kubeconfig,
+		SQS:        server.URL,
+	})
 	if err != nil {
 		return err
 	}
@@ -74,29 +82,22 @@ func play(ctx context.Context, mode string, plain bool, stdout, stderr *os.File)
 		cancel(errors.New("spot-handler ended"))
 	}()
 
-	observer, err := startObserver(ctx, cluster.Kubeconfig, node.Name, plain, stdout, stderr)
-	if err != nil {
-		return err
-	}
-	if err := observer.waitReady(ctx); err != nil {
-		return err
-	}
-	say.step("EC2 announces that it takes a node in %.0f s:\n%11s%s", interruption.SpotNotice.Seconds(), "", node.Name)
-	// The notices of both sources carry whole seconds.
-	source.announce(time.Now().Truncate(time.Second).Add(interruption.SpotNotice))
-	err = observer.wait(ctx)
+	err = observe(ctx, cluster.Kubeconfig, node.Name, func() {
+		step("EC2 announces that it takes a node in %.0f s:\n%11s%s", interruption.SpotNotice.Seconds(), "", node.Name)
+		queue.Send(daemon.EventBridge(daemon.SpotInterruption, "demo", controlplane.InstanceID(node.Name), time.Now()))
+	})
 	if ctx.Err() == nil {
-		say.step("the report is in %s", observer.report)
+		step("the report is in %s", report)
 	}
 	return err
 }
 
 // prepare brings up the pools, the spot nodes and the service, and returns the node that
 // carries most of it.
-func prepare(ctx context.Context, cluster *controlplane.Cluster, say steps) (*corev1.Node, error) {
+func prepare(ctx context.Context, cluster *controlplane.Cluster) (*corev1.Node, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready within %s", startTimeout))
 	defer cancel()
-	say.step("create NodePools %s and %s, which boots in %.0f s", pool, fallbackPool, boot.Seconds())
+	step("create NodePools %s and %s, which boots in %.0f s", pool, fallbackPool, boot.Seconds())
 	if err := cluster.CreatePools(ctx,
 		controlplane.PoolSpec{
 			Name: pool, Weight: 100, CPUs: nodeCPUs, Boot: boot,
@@ -110,13 +111,13 @@ func prepare(ctx context.Context, cluster *controlplane.Cluster, say steps) (*co
 		return nil, err
 	}
 
-	say.step("bring up %d spot nodes", nodes)
+	step("bring up %d spot nodes", nodes)
 	created, err := cluster.CreateNodes(ctx, pool, nodes)
 	if err != nil {
 		return nil, err
 	}
 
-	say.step("run service %s: wait for %d pods to be ready", service, replicas)
+	step("run service %s: wait for %d pods to be ready", service, replicas)
 	ready, stop := 5*time.Second, 3*time.Second
 	minAvailable := intstr.FromInt32(budget)
 	if _, err := cluster.RunDeployment(ctx, controlplane.DeploymentSpec{
@@ -152,39 +153,8 @@ func prepare(ctx context.Context, cluster *controlplane.Cluster, say steps) (*co
 	return most, nil
 }
 
-// source is what announces the interruption.
-type source struct {
-	mode     daemon.Options // Args and addresses
-	announce func(deadline time.Time)
-	close    func()
-}
-
-// startSource starts the emulator that the mode needs.
-func startSource(mode, node string) source {
-	instance := controlplane.InstanceID(node)
-	if mode == imdsMode {
-		server := imdsemu.Start(imdsemu.Options{InstanceID: instance})
-		return source{
-			mode:     daemon.Options{Args: []string{mode, "--node-name=" + node}, IMDS: server.URL},
-			announce: func(deadline time.Time) { server.Interrupt("terminate", deadline) },
-			close:    server.Close,
-		}
-	}
-	server := sqsemu.Start()
-	queue := server.Queue("spot-handler")
-	return source{
-		mode: daemon.Options{Args: []string{mode, "--queue-url=" + queue.URL()}, SQS: server.URL},
-		announce: func(deadline time.Time) {
-			queue.Send(daemon.EventBridge(daemon.SpotInterruption, "demo", instance, deadline.Add(-interruption.SpotNotice)))
-		},
-		close: server.Close,
-	}
-}
-
 // startHandler starts spot-handler and waits until it is ready.
-func startHandler(ctx context.Context, cluster *controlplane.Cluster, source source) (*daemon.Daemon, error) {
-	o := source.mode
-	o.Kubeconfig = cluster.Kubeconfig
+func startHandler(ctx context.Context, o daemon.Options) (*daemon.Daemon, error) {
 	handler, err := daemon.Start(o)
 	if err != nil {
 		return nil, err
