@@ -187,22 +187,13 @@ func MonitoringCRDs(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", "github.com/prometheus-operator/prometheus-operator")
-	cmd.Dir = filepath.Join(checkout, "e2e", "chart", "crds")
-	cmd.Env = append(os.Environ(), "GOWORK=off", "PWD="+cmd.Dir)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
+	dir, err := assets.ModuleDir(ctx, filepath.Join(checkout, "e2e", "chart", "crds"), "github.com/prometheus-operator/prometheus-operator")
 	if err != nil {
-		return nil, fmt.Errorf("download the CRDs of the Prometheus Operator: %w\n%s%s", err, out, stderr.String())
-	}
-	var module struct{ Dir string }
-	if err := json.Unmarshal(out, &module); err != nil {
-		return nil, fmt.Errorf("download the CRDs of the Prometheus Operator: %w", err)
+		return nil, fmt.Errorf("find the CRDs of the Prometheus Operator: %w", err)
 	}
 	var files []string
 	for _, kind := range []string{"podmonitors", "servicemonitors", "prometheusrules"} {
-		files = append(files, filepath.Join(module.Dir, "example", "prometheus-operator-crd", "monitoring.coreos.com_"+kind+".yaml"))
+		files = append(files, filepath.Join(dir, "example", "prometheus-operator-crd", "monitoring.coreos.com_"+kind+".yaml"))
 	}
 	return files, nil
 }

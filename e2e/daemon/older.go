@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -46,41 +47,22 @@ func BuildOlder() (Older, error) {
 	if err != nil {
 		return Older{}, err
 	}
-	root, err := assets.CacheRoot()
-	if err != nil {
-		return Older{}, err
-	}
-	dir := filepath.Join(root, "older-"+commit[:12])
-	older := Older{Version: "v0.0.0-" + commit[:12], Chart: filepath.Join(dir, "deploy", "chart"), Binary: filepath.Join(dir, "bin", "spot-handler")}
-	if _, err := os.Stat(dir); err == nil {
-		return older, nil
-	}
-
-	// Built next to its final place and then moved there: nobody takes an interrupted build for a good one.
-	if err := os.MkdirAll(root, 0o755); err != nil {
-		return Older{}, fmt.Errorf("make the cache directory: %w", err)
-	}
-	work, err := os.MkdirTemp(root, ".older-")
-	if err != nil {
-		return Older{}, fmt.Errorf("make a build directory: %w", err)
-	}
-	defer os.RemoveAll(work)
-	index := []string{"GIT_INDEX_FILE=" + filepath.Join(work, ".index")}
-	if _, err := git(index, "read-tree", commit); err != nil {
-		return Older{}, err
-	}
-	if _, err := git(index, "checkout-index", "--all", "--prefix="+work+"/"); err != nil {
-		return Older{}, err
-	}
-	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+older.Version, "-o", filepath.Join("bin", "spot-handler"), "./cmd/spot-handler")
-	build.Dir, build.Env = work, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "PWD="+work)
-	if out, err := build.CombinedOutput(); err != nil {
-		return Older{}, fmt.Errorf("build version %s: %w\n%s", version, err, out)
-	}
-	if err := os.Rename(work, dir); err != nil {
-		if _, statErr := os.Stat(dir); statErr != nil {
-			return Older{}, fmt.Errorf("put version %s into the cache: %w", version, err)
+	older := Older{Version: "v0.0.0-" + commit[:12]}
+	dir, err := assets.Cached(context.Background(), "older-"+commit[:12], func(dir string) error {
+		index := []string{"GIT_INDEX_FILE=" + filepath.Join(dir, ".index")}
+		if _, err := git(index, "read-tree", commit); err != nil {
+			return err
 		}
-	}
-	return older, nil
+		if _, err := git(index, "checkout-index", "--all", "--prefix="+dir+"/"); err != nil {
+			return err
+		}
+		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+older.Version, "-o", filepath.Join("bin", "spot-handler"), "./cmd/spot-handler")
+		build.Dir, build.Env = dir, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "PWD="+dir)
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("build version %s: %w\n%s", version, err, out)
+		}
+		return nil
+	})
+	older.Chart, older.Binary = filepath.Join(dir, "deploy", "chart"), filepath.Join(dir, "bin", "spot-handler")
+	return older, err
 }

@@ -28,16 +28,16 @@ type ran struct {
 
 // planned is what is about to run. What no commit has is an error: nobody could run it again.
 func planned() (ran, error) {
-	kubernetes, karpenter, err := assets.Versions()
-	if err != nil {
-		return ran{}, err
-	}
 	commit, err := exec.Command("git", "rev-parse", "--short=7", "HEAD").Output()
 	if err != nil {
 		return ran{}, fmt.Errorf("find the commit that runs: %w", err)
 	}
 	if changes, err := exec.Command("git", "status", "--porcelain").Output(); err != nil || len(changes) > 0 {
 		return ran{}, fmt.Errorf("the run cannot be recorded: there are changes that are not committed (%v):\n%s", err, changes)
+	}
+	kubernetes, karpenter, err := assets.Versions()
+	if err != nil {
+		return ran{}, err
 	}
 	return ran{Kubernetes: kubernetes, Karpenter: karpenter, Commit: strings.TrimSpace(string(commit)), Cores: runtime.NumCPU()}, nil
 }

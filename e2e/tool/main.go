@@ -13,13 +13,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
+	"syscall"
 
 	"spot-handler/e2e/internal/assets"
 )
@@ -43,30 +43,19 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 		}
 		return 0
 	}
-	name := flags.Arg(0)
-	if assets.SetOf(name) == "" {
-		fmt.Fprintf(stderr, "tool: no module below e2e pins a program %q\n", name)
-		return 2
-	}
-	err := start(ctx, name, *dir, flags.Args()[1:], stderr)
-	var exit *exec.ExitError
-	switch {
-	case errors.As(err, &exit):
-		return exit.ExitCode()
-	case err != nil:
-		fmt.Fprintf(stderr, "tool: %s: %v\n", name, err)
-		return 1
-	}
-	return 0
+	err := start(ctx, flags.Arg(0), *dir, flags.Args(), stderr)
+	fmt.Fprintln(stderr, "tool:", err)
+	return 2
 }
 
+// start has this process become the program.
 func start(ctx context.Context, name, dir string, args []string, stderr io.Writer) error {
 	programs, err := assets.Ensure(ctx, assets.SetOf(name), stderr)
 	if err != nil {
+		return fmt.Errorf("find the program %q: %w", name, err)
+	}
+	if err := os.Chdir(cmp.Or(dir, ".")); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, programs.Path(name), args...)
-	cmd.Dir = dir
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	return cmd.Run()
+	return syscall.Exec(programs.Path(name), args, os.Environ())
 }

@@ -17,13 +17,13 @@ const (
 	// CacheVariable overrides where the cache is.
 	CacheVariable = "SPOT_HANDLER_E2E_CACHE"
 
-	// unusedFor is how long a key may lie unused before it is removed: a set of
+	// unusedFor is how long a directory may lie unused before it is removed: a set of
 	// programs takes half a gigabyte, and a branch with other pins may be returned to
 	// within weeks.
 	unusedFor = 30 * 24 * time.Hour
 )
 
-// CacheRoot is the directory that holds all keys.
+// CacheRoot is the directory of the cache.
 func CacheRoot() (string, error) {
 	if dir := os.Getenv(CacheVariable); dir != "" {
 		return filepath.Abs(dir)
@@ -33,6 +33,43 @@ func CacheRoot() (string, error) {
 		return "", fmt.Errorf("find the cache directory (set %s): %w", CacheVariable, err)
 	}
 	return filepath.Join(dir, "spot-handler"), nil
+}
+
+// Cached returns the directory of that name in the cache, which build fills if it is not there. One process builds at
+// a time, and the others wait. A build that is interrupted is made again.
+func Cached(ctx context.Context, name string, build func(dir string) error) (string, error) {
+	root, err := CacheRoot()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(root, name)
+	if use(dir) {
+		return dir, nil
+	}
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return "", fmt.Errorf("make the cache: %w", err)
+	}
+	release, err := lockFile(ctx, dir+".lock")
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	if use(dir) { // another process has built it
+		return dir, nil
+	}
+	work := dir + ".part"
+	if err := errors.Join(os.RemoveAll(work), os.Mkdir(work, 0o755)); err != nil {
+		return "", fmt.Errorf("make a build directory: %w", err)
+	}
+	defer os.RemoveAll(work)
+	if err := build(work); err != nil {
+		return "", err
+	}
+	if err := os.Rename(work, dir); err != nil {
+		return "", fmt.Errorf("put %s into the cache: %w", name, err)
+	}
+	prune(root, time.Now())
+	return dir, nil
 }
 
 // key names the set of programs that the module in dir describes.
@@ -75,23 +112,20 @@ func lockFile(ctx context.Context, path string) (release func(), err error) {
 	}
 }
 
-// touch marks a key as used, and prune removes those that have not been for long.
-// Neither is worth an error: the worst outcome is a build or a full disk later.
-func touch(dir string) {
+// use marks a directory as used now, if it is there.
+func use(dir string) bool {
 	now := time.Now()
-	_ = os.Chtimes(dir, now, now)
+	return os.Chtimes(dir, now, now) == nil
 }
 
-func prune(root, prefix, current string, now time.Time) {
-	entries, _ := os.ReadDir(root)
-	for _, entry := range entries {
-		info, err := entry.Info()
-		if err != nil || !entry.IsDir() || !strings.HasPrefix(entry.Name(), prefix) {
-			continue
-		}
-		if entry.Name() != current && now.Sub(info.ModTime()) > unusedFor {
-			_ = os.RemoveAll(filepath.Join(root, entry.Name()))
-			_ = os.Remove(filepath.Join(root, entry.Name()+".lock"))
+// prune removes what has not been used for long. A failure is not worth an error: the worst outcome is a full disk later.
+func prune(root string, now time.Time) {
+	locks, _ := filepath.Glob(filepath.Join(root, "*.lock"))
+	for _, lock := range locks {
+		dir := strings.TrimSuffix(lock, ".lock")
+		if info, err := os.Stat(dir); err == nil && now.Sub(info.ModTime()) > unusedFor {
+			_ = os.RemoveAll(dir)
+			_ = os.Remove(lock)
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package assets
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,12 +60,39 @@ func TestLinkFlagsTellVersion(t *testing.T) {
 	}
 }
 
-func TestPruneRemovesUnusedKeys(t *testing.T) {
+// What is there is not built again. A build that failed, or was killed, is not taken for a good one.
+func TestCached(t *testing.T) {
+	root := t.TempDir()
+	t.Setenv(CacheVariable, root)
+	if err := os.MkdirAll(filepath.Join(root, "set.part", "of a killed build"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	builds := 0
+	build := func(err error) func(string) error {
+		return func(dir string) error {
+			builds++
+			return errors.Join(err, os.WriteFile(filepath.Join(dir, fmt.Sprint("program-", builds)), nil, 0o644))
+		}
+	}
+	if _, err := Cached(t.Context(), "set", build(errors.New("no"))); err == nil {
+		t.Error("no error of the build")
+	}
+	for range 2 {
+		dir, err := Cached(t.Context(), "set", build(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files, _ := filepath.Glob(filepath.Join(dir, "*"))
+		if len(files) != 1 || filepath.Base(files[0]) != "program-2" || builds != 2 {
+			t.Errorf("%q after %d builds", files, builds)
+		}
+	}
+}
+
+func TestPruneRemovesWhatIsUnused(t *testing.T) {
 	root := t.TempDir()
 	now := time.Now()
-	for name, age := range map[string]time.Duration{
-		"binaries-current": 2 * unusedFor, "binaries-recent": unusedFor / 2, "binaries-unused": 2 * unusedFor, "other": 2 * unusedFor,
-	} {
+	for name, age := range map[string]time.Duration{"recent": unusedFor / 2, "unused": 2 * unusedFor, "no lock": 2 * unusedFor} {
 		path := filepath.Join(root, name)
 		if err := os.Mkdir(path, 0o755); err != nil {
 			t.Fatal(err)
@@ -71,12 +100,20 @@ func TestPruneRemovesUnusedKeys(t *testing.T) {
 		if err := os.Chtimes(path, now.Add(-age), now.Add(-age)); err != nil {
 			t.Fatal(err)
 		}
-	}
-	prune(root, "binaries-", "binaries-current", now)
-	for name, want := range map[string]bool{"binaries-current": true, "binaries-recent": true, "binaries-unused": false, "other": true} {
-		if got := exists(filepath.Join(root, name)); got != want {
-			t.Errorf("%s exists: %t, want %t", name, got, want)
+		if name != "no lock" {
+			if err := os.WriteFile(path+".lock", nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
 		}
+	}
+	prune(root, now)
+	var left []string
+	entries, _ := os.ReadDir(root)
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	if got := strings.Join(left, ", "); got != "no lock, recent, recent.lock" {
+		t.Errorf("left: %s", got)
 	}
 }
 

@@ -1,50 +1,17 @@
 package assets
 
 import (
-	"bufio"
-	"errors"
-	"os"
-	"path/filepath"
-	"runtime"
+	"fmt"
+	"os/exec"
 	"strings"
+	"sync"
 )
 
-// Checkout finds the root of this module: upwards from the working directory,
-// as that is right for a test binary and for `go run`, else from where this file
-// was compiled.
-func Checkout() (string, error) {
-	var starts []string
-	if dir, err := os.Getwd(); err == nil {
-		starts = append(starts, dir)
-	}
-	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
-		starts = append(starts, filepath.Dir(file))
-	}
-	for _, dir := range starts {
-		for {
-			if isCheckout(dir) {
-				return dir, nil
-			}
-			parent := filepath.Dir(dir)
-			if parent == dir {
-				break
-			}
-			dir = parent
-		}
-	}
-	return "", errors.New("find the checkout of spot-handler: no go.mod of it above the working directory")
-}
-
-func isCheckout(dir string) bool {
-	file, err := os.Open(filepath.Join(dir, "go.mod"))
+// Checkout is the root of this module, of which the working directory is part when it is called first.
+var Checkout = sync.OnceValues(func() (string, error) {
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "spot-handler").Output()
 	if err != nil {
-		return false
+		return "", fmt.Errorf("find the checkout of spot-handler: %w", err)
 	}
-	defer file.Close()
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		if name, ok := strings.CutPrefix(lines.Text(), "module "); ok {
-			return strings.TrimSpace(name) == "spot-handler"
-		}
-	}
-	return false
-}
+	return strings.TrimSpace(string(out)), nil
+})

@@ -25,12 +25,12 @@ type program struct {
 
 // collection is programs that one module of pins describes.
 type collection struct {
+	name     string // in the cache
 	module   string // directory of the pins, below the checkout
-	prefix   string // of its keys in the cache
 	programs []program
 	flags    func(moduleDir string) (string, error) // for the linker; nil: none but stripped
 	takes    string                                 // how long the first build is
-	crds     bool                                   // Karpenter's belong to it
+	crds     []string                               // directories of Karpenter's module, with those that belong to it
 
 	of, variable string // the module whose version the environment variable chooses; empty: none does
 }
@@ -40,11 +40,10 @@ const pins = "e2e/controlplane/binaries"
 
 // sets are the collections of each set.
 var sets = map[string][]collection{
-	// Those of the newest versions have one key in the cache, as they have the same pins and flags.
 	ControlPlane: {
 		{
+			name:     "kubernetes",
 			module:   pins,
-			prefix:   "binaries-",
 			flags:    kubernetesFlags,
 			takes:    "7 minutes",
 			of:       kubernetesModule,
@@ -56,8 +55,8 @@ var sets = map[string][]collection{
 			},
 		},
 		{
+			name:   "newest",
 			module: pins,
-			prefix: "binaries-",
 			flags:  kubernetesFlags,
 			takes:  "2 minutes",
 			programs: []program{
@@ -67,21 +66,21 @@ var sets = map[string][]collection{
 			},
 		},
 		{
+			name:     "karpenter",
 			module:   pins,
-			prefix:   "binaries-",
 			flags:    kubernetesFlags,
 			takes:    "a minute",
 			of:       karpenterModule,
 			variable: KarpenterVariable,
 			programs: []program{{"karpenter", "sigs.k8s.io/karpenter/kwok"}},
-			crds:     true,
+			crds:     []string{"pkg/apis/crds", "kwok/apis/crds"},
 		},
 	},
 	// Both are pinned by one module, so that they are built with the same libraries, which
 	// is most of the work.
 	Helm: {{
+		name:   "helm",
 		module: "e2e/chart/binaries",
-		prefix: "helm-",
 		flags:  helmFlags,
 		takes:  "3 minutes",
 		programs: []program{
@@ -90,8 +89,8 @@ var sets = map[string][]collection{
 		},
 	}},
 	Linters: {{
+		name:   "lint",
 		module: "e2e/lint/binaries",
-		prefix: "lint-",
 		takes:  "a minute",
 		programs: []program{
 			{"staticcheck", "honnef.co/go/tools/cmd/staticcheck"},
@@ -99,8 +98,8 @@ var sets = map[string][]collection{
 		},
 	}},
 	Handler: {{
+		name:     "handler",
 		module:   "e2e/foreign/binaries",
-		prefix:   "handler-",
 		takes:    "2 minutes",
 		programs: []program{{NodeTerminationHandler, "github.com/aws/aws-node-termination-handler/cmd"}},
 	}},

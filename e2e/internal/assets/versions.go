@@ -18,10 +18,8 @@ const (
 
 const kubernetesModule = "k8s.io/kubernetes"
 
-// karpenterModule brings its CRDs along, in these directories.
+// karpenterModule brings its CRDs along.
 const karpenterModule = "sigs.k8s.io/karpenter"
-
-var crdDirectories = []string{"pkg/apis/crds", "kwok/apis/crds"}
 
 // chosen is the collection with the pins of the version that its variable asks for.
 func (c collection) chosen(checkout string) (collection, error) {
@@ -103,26 +101,24 @@ func kubernetesFlags(moduleDir string) (string, error) {
 // stripped leaves symbols and DWARF out, which halves the programs.
 const stripped = "-s -w"
 
-var (
-	helmPin   = regexp.MustCompile(`(?m)^\s*helm\.sh/helm/v3 (v\S+)`)
-	clientPin = regexp.MustCompile(`(?m)^\s*k8s\.io/client-go v0\.(\d+)\.`)
-)
-
 // helmFlags tell version 3 what `make` tells it in a release: its own version, and
 // that of the Kubernetes that it takes for granted where it does not ask a cluster.
 // Otherwise that is 1.20. Version 4 reads both from its build information.
 func helmFlags(moduleDir string) (string, error) {
-	content, err := os.ReadFile(filepath.Join(moduleDir, "go.mod"))
+	helm, err := pinOf(moduleDir, "helm.sh/helm/v3")
 	if err != nil {
-		return "", fmt.Errorf("read the pins: %w", err)
+		return "", err
 	}
-	helm, client := helmPin.FindSubmatch(content), clientPin.FindSubmatch(content)
+	client, err := pinOf(moduleDir, "k8s.io/client-go")
+	if err != nil {
+		return "", err
+	}
 	if helm == nil || client == nil {
-		return "", fmt.Errorf("find the versions of helm.sh/helm/v3 and k8s.io/client-go in %s", filepath.Join(moduleDir, "go.mod"))
+		return "", fmt.Errorf("no pins of helm.sh/helm/v3 and k8s.io/client-go in %s", moduleDir)
 	}
-	flags := fmt.Sprintf("-s -w -X helm.sh/helm/v3/internal/version.version=%s", helm[1])
+	flags := stripped + " -X helm.sh/helm/v3/internal/version.version=" + helm[1]
 	for _, pkg := range []string{"pkg/chartutil", "pkg/lint/rules"} {
-		flags += fmt.Sprintf(" -X helm.sh/helm/v3/%[1]s.k8sVersionMajor=1 -X helm.sh/helm/v3/%[1]s.k8sVersionMinor=%[2]s", pkg, client[1])
+		flags += fmt.Sprintf(" -X helm.sh/helm/v3/%[1]s.k8sVersionMajor=1 -X helm.sh/helm/v3/%[1]s.k8sVersionMinor=%[2]s", pkg, client[3])
 	}
 	return flags, nil
 }
