@@ -9,77 +9,60 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 )
 
-// Whoever listens at any port, or connects, gets one that the kernel chooses from 32768 on (from
-// 49152 in other systems). An address of this package is below, so that nobody takes it between
-// its choice and the process's start.
+// A port that the kernel chooses, for a listener or a connection, is 32768 or higher (49152 on other systems). Those of
+// this package are below, so nobody takes one between its choice and the start of a process.
+//
+// A process has a block of them to itself, as others may run tests on this machine at the same time.
 const (
 	firstPort = 20000
-	ports     = 12000
+	blocks    = 24
+	block     = 500
 )
 
-// Other tests may run on this machine, and each control plane has a process of its own that asks
-// for addresses. So a process has blocks of ports to itself, of this size, for as long as it
-// lives: a lock tells the others.
-const block = 100
-
 var (
-	mu    sync.Mutex
-	first int        // port of the present block
-	next  = block    // within it
-	locks []*os.File // of all blocks: the kernel drops them with the process
+	first = sync.OnceValues(takeBlock)
+	next  atomic.Int64
+	lock  *os.File // of the block: the kernel drops it with the process
 )
 
 // Address is a free one of 127.0.0.1, as host:port. No two calls of a process return the same
 // one soon, and no other process gets it from here.
 func Address() (string, error) {
-	mu.Lock()
-	defer mu.Unlock()
-	var failed error
-	for range 2 * block {
-		if next == block {
-			if err := takeBlock(); err != nil {
-				return "", fmt.Errorf("find a free port: %w", err)
-			}
-		}
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(first+next))
-		next++
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			failed = err
-			continue
-		}
-		return address, l.Close()
+	port, err := first()
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
 	}
-	return "", fmt.Errorf("find a free port: %w", failed)
+	for range block {
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port+int(next.Add(1)%block)))
+		l, listenErr := net.Listen("tcp", address)
+		if listenErr == nil {
+			return address, l.Close()
+		}
+		err = listenErr
+	}
+	return "", fmt.Errorf("find a free port: %w", err)
 }
 
-// takeBlock takes another block, or begins the present one again when there is none left.
-func takeBlock() error {
+// takeBlock returns the first port of a block that no other process has.
+func takeBlock() (int, error) {
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("spot-handler-ports-%d", os.Getuid()))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
+		return 0, err
 	}
-	const blocks = ports / block
-	start := rand.IntN(blocks)
-	for i := range blocks {
-		n := (start + i) % blocks
-		lock, err := os.OpenFile(filepath.Join(dir, strconv.Itoa(n)), os.O_CREATE|os.O_RDWR, 0o600)
+	for _, n := range rand.Perm(blocks) {
+		file, err := os.OpenFile(filepath.Join(dir, strconv.Itoa(n)), os.O_CREATE|os.O_RDWR, 0o600)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-			locks = append(locks, lock)
-			first, next = firstPort+n*block, 0
-			return nil
+		if syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			lock = file
+			return firstPort + n*block, nil
 		}
-		lock.Close()
+		file.Close()
 	}
-	if len(locks) == 0 {
-		return fmt.Errorf("all %d blocks of ports are in use", blocks)
-	}
-	next = 0
-	return nil
+	return 0, fmt.Errorf("all %d blocks of ports are in use", blocks)
 }
