@@ -26,9 +26,9 @@ const runbookURL = "https://github.com/spot-handler/spot-handler/blob/main/deplo
 
 // Prometheus's own tool accepts the rules, and every case of theirs comes out as stated.
 func TestAlertCases(t *testing.T) {
-	tools := ForTest(t)
+	programs := ForTest(t)
 	for _, args := range [][]string{{"check", "rules", rulesFile}, append([]string{"test", "rules"}, files(t, casesFiles)...)} {
-		if out, err := exec.CommandContext(t.Context(), tools.Promtool, args...).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(t.Context(), programs.Promtool, args...).CombinedOutput(); err != nil {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
 	}

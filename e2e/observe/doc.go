@@ -1,8 +1,7 @@
-// Package observe runs what people watch spot-handler with, the real Prometheus and
-// Alertmanager of Debian, and reads what deploy/ has for them: alerts and a dashboard.
+// Package observe runs what people watch spot-handler with, the real Prometheus, and reads what deploy/ has for it:
+// alerts and a dashboard.
 //
-// The two are not Go modules that this project could pin, as it pins its control plane.
-// They are Debian's packages, found on the PATH or downloaded once from Debian's archive
-// into the user's cache, without being installed. On other systems the tests that need
-// them are skipped, and say so; in CI that is a failure.
+// Prometheus takes many minutes to build, so it is Debian's package, found on the PATH or downloaded once from Debian's
+// archive into the user's cache, without being installed. On other systems the tests that need it are skipped, and say
+// so; in CI that is a failure.
 package observe

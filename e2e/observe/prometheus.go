@@ -6,32 +6,82 @@ import (
 	"fmt"
 	"math"
 	"net/url"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"spot-handler/e2e/internal/loopback"
+	"spot-handler/e2e/internal/tied"
 )
 
-// PrometheusOptions say what a Prometheus scrapes and evaluates. Both happen every
-// second, so a story need not wait.
+// PrometheusOptions say what a Prometheus scrapes and evaluates: every two seconds, and every second, so a story
+// need not wait.
 type PrometheusOptions struct {
 	// Targets are the addresses to scrape, HOST:PORT, by the name of the pod that each
 	// stands for.
 	Targets map[string]string
-	// Rules is the path of a file of rules; Alertmanager is the URL that alerts go to.
-	// Both may be empty.
-	Rules, Alertmanager string
+	// Rules is the path of a file of rules, which may be empty.
+	Rules string
 	// Native makes Prometheus scrape native histograms only.
 	Native bool
 }
 
 // Prometheus is a running Prometheus.
-type Prometheus struct{ *process }
+type Prometheus struct {
+	process *tied.Process
+	url     string
+}
+
+// startTimeout is much longer than the second or two that a start takes.
+const startTimeout = time.Minute
 
 // StartPrometheus starts a Prometheus with its data in dir, and waits until it answers.
-func StartPrometheus(ctx context.Context, tools Tools, dir string, o PrometheusOptions) (*Prometheus, error) {
+func StartPrometheus(ctx context.Context, programs Programs, dir string, o PrometheusOptions) (*Prometheus, error) {
+	config, err := o.config()
+	if err != nil {
+		return nil, fmt.Errorf("start Prometheus: %w", err)
+	}
+	file := filepath.Join(dir, "prometheus.yaml")
+	if err := os.WriteFile(file, config, 0o600); err != nil {
+		return nil, fmt.Errorf("start Prometheus: %w", err)
+	}
+	address, err := loopback.Address()
+	if err != nil {
+		return nil, err
+	}
+	log, err := os.Create(filepath.Join(dir, "prometheus.log"))
+	if err != nil {
+		return nil, fmt.Errorf("start Prometheus: %w", err)
+	}
+	defer log.Close()
+	cmd := exec.Command(programs.Prometheus,
+		"--config.file="+file,
+		"--storage.tsdb.path="+filepath.Join(dir, "tsdb"),
+		"--web.listen-address="+address,
+	)
+	if o.Native {
+		cmd.Args = append(cmd.Args, "--enable-feature=native-histograms")
+	}
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
+	p := &Prometheus{url: "http://" + address}
+	if p.process, err = tied.Run(cmd); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := p.process.WaitServing(ctx, p.url+"/-/ready"); err != nil {
+		p.Close()
+		text, _ := os.ReadFile(log.Name())
+		return nil, fmt.Errorf("start Prometheus: %w\n%s", err, text)
+	}
+	return p, nil
+}
+
+func (o PrometheusOptions) config() ([]byte, error) {
 	// The labels that a PodMonitor gives.
 	var targets []map[string]any
 	for pod, address := range o.Targets {
@@ -46,30 +96,11 @@ func StartPrometheus(ctx context.Context, tools Tools, dir string, o PrometheusO
 	if o.Rules != "" {
 		config["rule_files"] = []string{o.Rules}
 	}
-	if o.Alertmanager != "" {
-		config["alerting"] = map[string]any{"alertmanagers": []any{map[string]any{
-			"static_configs": []any{map[string]any{"targets": []string{strings.TrimPrefix(o.Alertmanager, "http://")}}},
-		}}}
-	}
-	text, err := yaml.Marshal(config)
-	if err != nil {
-		return nil, fmt.Errorf("write configuration: %w", err)
-	}
-	p, err := start(ctx, "prometheus", dir, string(text), func(file, address string) []string {
-		args := []string{
-			tools.Prometheus, "--config.file=" + file, "--storage.tsdb.path=" + filepath.Join(dir, "tsdb"), "--web.listen-address=" + address,
-			"--rules.alert.resend-delay=1s",
-		}
-		if o.Native {
-			args = append(args, "--enable-feature=native-histograms")
-		}
-		return args
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &Prometheus{p}, nil
+	return yaml.Marshal(config)
 }
+
+// Close ends the process and returns when it is gone.
+func (p *Prometheus) Close() { p.process.Stop(10 * time.Second) }
 
 // Series is one series of an answer, with its samples in order of time.
 type Series struct {
@@ -101,7 +132,7 @@ func (p *Prometheus) QueryRange(ctx context.Context, expr string, from, to time.
 }
 
 func (p *Prometheus) query(ctx context.Context, call string, values url.Values) ([]Series, error) {
-	body, err := get(ctx, p.URL+"/api/v1/"+call+"?"+values.Encode())
+	body, err := tied.Get(ctx, p.url+"/api/v1/"+call+"?"+values.Encode())
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", values.Get("query"), err)
 	}
@@ -109,7 +140,7 @@ func (p *Prometheus) query(ctx context.Context, call string, values url.Values) 
 		Data struct {
 			Result []struct {
 				Metric map[string]string
-				Value  sample
+				Value  *sample
 				Values []sample
 			}
 		}
@@ -120,45 +151,24 @@ func (p *Prometheus) query(ctx context.Context, call string, values url.Values) 
 	var found []Series
 	for _, r := range answer.Data.Result {
 		s := Series{Labels: r.Metric}
-		if r.Value.is {
-			r.Values = append(r.Values, r.Value)
+		if r.Value != nil {
+			r.Values = append(r.Values, *r.Value)
 		}
 		for _, v := range r.Values {
-			s.Values = append(s.Values, v.value)
+			s.Values = append(s.Values, v.number())
 		}
 		found = append(found, s)
 	}
 	return found, nil
 }
 
-// sample is the API's [time, "value"].
-type sample struct {
-	is    bool
-	value float64
-}
+// sample is a time, and a number as text.
+type sample [2]any
 
-func (s *sample) UnmarshalJSON(b []byte) error {
-	var text string
-	if err := json.Unmarshal(b, &[]any{new(float64), &text}); err != nil {
-		return err
-	}
-	value, err := strconv.ParseFloat(text, 64)
+func (s sample) number() float64 {
+	number, err := strconv.ParseFloat(fmt.Sprint(s[1]), 64)
 	if err != nil {
-		return err
+		return math.NaN()
 	}
-	s.is, s.value = true, value
-	return nil
-}
-
-// Firing returns the alerts that fire now, and how many of each.
-func (p *Prometheus) Firing(ctx context.Context) (map[string]int, error) {
-	found, err := p.Query(ctx, `ALERTS{alertstate="firing"}`)
-	if err != nil {
-		return nil, err
-	}
-	firing := map[string]int{}
-	for _, s := range found {
-		firing[s.Labels["alertname"]]++
-	}
-	return firing, nil
+	return number
 }
