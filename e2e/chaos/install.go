@@ -4,10 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"os"
 	"path/filepath"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"spot-handler/e2e/chart"
 	"spot-handler/e2e/controlplane"
