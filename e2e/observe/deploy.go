@@ -5,32 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
-
-	"sigs.k8s.io/yaml"
 )
-
-// Rule is an alert of deploy/alerts.
-type Rule struct {
-	Alert, Expr         string
-	Labels, Annotations map[string]string
-}
-
-// Rules reads the alerts of a file of rules, in their order.
-func Rules(file string) ([]Rule, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	var rules struct{ Groups []struct{ Rules []Rule } }
-	if err := yaml.Unmarshal(text, &rules); err != nil {
-		return nil, fmt.Errorf("read rules of %s: %w", file, err)
-	}
-	var all []Rule
-	for _, g := range rules.Groups {
-		all = append(all, g.Rules...)
-	}
-	return all, nil
-}
 
 // Panel is a panel of the dashboard.
 type Panel struct {
