@@ -1,14 +1,14 @@
 package asgemu
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/xml"
 	"io"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/uuid"
 )
 
 // service is one of the two services, by its name in a signature's scope.
@@ -139,9 +139,4 @@ func encode(w io.Writer, body any) {
 	_ = xml.NewEncoder(w).Encode(body)
 }
 
-func requestID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	h := hex.EncodeToString(b[:])
-	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
-}
+func requestID() string { return string(uuid.NewUUID()) }

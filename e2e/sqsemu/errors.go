@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 )
 
 const (
@@ -25,14 +26,7 @@ type apiError struct {
 func (e *apiError) Error() string { return e.query + ": " + e.message }
 
 // code is the bare name of the error, as in the failed entries of a batch.
-func (e *apiError) code() string {
-	for i := len(e.shape) - 1; i >= 0; i-- {
-		if e.shape[i] == '#' {
-			return e.shape[i+1:]
-		}
-	}
-	return e.shape
-}
+func (e *apiError) code() string { return e.shape[strings.LastIndexByte(e.shape, '#')+1:] }
 
 func (e *apiError) write(w http.ResponseWriter) {
 	fault := "Sender"
@@ -85,35 +79,5 @@ func errUnknownAction(action string) *apiError {
 func errMalformed(err error) *apiError {
 	return &apiError{
 		http.StatusBadRequest, commonShape + "SerializationException", "MalformedInput", err.Error(),
-	}
-}
-
-func errAccessDenied(action string) *apiError {
-	return &apiError{
-		http.StatusForbidden, commonShape + "AccessDeniedException", "AccessDenied",
-		"User: arn:aws:iam::" + account + ":user/emulated is not authorized to perform: sqs:" + action +
-			" because no identity-based policy allows the sqs:" + action + " action",
-	}
-}
-
-func errUnavailable() *apiError {
-	return &apiError{
-		http.StatusServiceUnavailable, commonShape + "ServiceUnavailableException", "ServiceUnavailable",
-		"The request has failed due to a temporary failure of the server.",
-	}
-}
-
-// errRequestThrottled is the throttling error in the model of SQS. Its status is 403; a client that looks at
-// nothing else takes that for missing permissions.
-func errRequestThrottled() *apiError {
-	return &apiError{
-		http.StatusForbidden, sqsShape + "RequestThrottled", "RequestThrottled", "The request was denied due to request throttling.",
-	}
-}
-
-// errThrottling is the error of the front end that all AWS services share.
-func errThrottling() *apiError {
-	return &apiError{
-		http.StatusBadRequest, "com.amazon.coral.availability#ThrottlingException", "ThrottlingException", "Rate exceeded",
 	}
 }

@@ -2,12 +2,12 @@ package sqsemu
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"io"
 	"net/http"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/uuid"
 )
 
 const (
@@ -43,7 +43,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name, known := strings.CutPrefix(r.Header.Get(targetHeader), targetPrefix)
 	act := actions[name]
 	w.Header().Set("Content-Type", contentType)
-	w.Header().Set("X-Amzn-Requestid", newUUID())
+	w.Header().Set("X-Amzn-Requestid", string(uuid.NewUUID()))
 	if r.Method != http.MethodPost || !known || act == nil {
 		errUnknownAction(r.Header.Get(targetHeader)).write(w)
 		return
@@ -67,14 +67,4 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		_ = json.NewEncoder(w).Encode(output)
 	})
-}
-
-// newUUID returns a random UUID, the form of message and request IDs.
-func newUUID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	b[6] = b[6]&0x0f | 0x40
-	b[8] = b[8]&0x3f | 0x80
-	h := hex.EncodeToString(b[:])
-	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
 }

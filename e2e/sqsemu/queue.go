@@ -6,6 +6,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/uuid"
 )
 
 // State is where a message is in its life.
@@ -70,7 +72,7 @@ func (q *Queue) Send(body string) string {
 	q.server.mu.Lock()
 	defer q.server.mu.Unlock()
 	now := time.Now()
-	m := &message{Message: Message{ID: newUUID(), Body: body, Sent: now}}
+	m := &message{Message: Message{ID: string(uuid.NewUUID()), Body: body, Sent: now}}
 	q.add(m, now)
 	return m.ID
 }
