@@ -4,11 +4,10 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"maps"
-	"sync"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -149,20 +148,12 @@ func bareNode(spec BareNodes, name string, i int) *corev1.Node {
 	return node
 }
 
-// inParallel calls do for 0 to n-1, a limited number at a time, and returns all errors.
+// inParallel calls do for 0 to n-1, a limited number at a time, and returns the first error.
 func inParallel(n int, do func(i int) error) error {
-	var (
-		wg   sync.WaitGroup
-		slot = make(chan struct{}, inFlight)
-		errs = make([]error, n)
-	)
+	var calls errgroup.Group
+	calls.SetLimit(inFlight)
 	for i := range n {
-		slot <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slot }()
-			errs[i] = do(i)
-		})
+		calls.Go(func() error { return do(i) })
 	}
-	wg.Wait()
-	return errors.Join(errs...)
+	return calls.Wait()
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
@@ -352,19 +353,18 @@ func (t *Tenant) write(ctx context.Context, kind string, number int) {
 
 // Fill writes as many of each kind, several at a time.
 func (t *Tenant) Fill(ctx context.Context, each map[string]int) {
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, 4)
+	var writes errgroup.Group
+	writes.SetLimit(4)
 	for i, kind := range slices.Concat(Large(), slices.Sorted(maps.Keys(small))) {
 		for j := range each[kind] {
 			this := 1000*i + j
-			slots <- struct{}{}
-			wg.Go(func() {
-				defer func() { <-slots }()
+			writes.Go(func() error {
 				t.write(ctx, kind, this)
+				return nil
 			})
 		}
 	}
-	wg.Wait()
+	_ = writes.Wait()
 }
 
 // GoOn writes more, of any kind, one after the other, until ctx ends.

@@ -2,13 +2,12 @@ package processes
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -113,20 +112,12 @@ func (a *api) emptyOf(ctx context.Context, r schema.GroupVersionResource, keep i
 	if r.Resource == "events" { // too many for one request each, and none is worth keeping
 		return names, a.removeEvents(ctx, r, doomed)
 	}
-	var (
-		wg   sync.WaitGroup
-		slot = make(chan struct{}, deletionsAtOnce)
-		errs = make([]error, len(doomed))
-	)
-	for i, o := range doomed {
-		slot <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slot }()
-			errs[i] = a.remove(ctx, r, o)
-		})
+	var deletions errgroup.Group
+	deletions.SetLimit(deletionsAtOnce)
+	for _, o := range doomed {
+		deletions.Go(func() error { return a.remove(ctx, r, o) })
 	}
-	wg.Wait()
-	return names, errors.Join(errs...)
+	return names, deletions.Wait()
 }
 
 func (a *api) removeEvents(ctx context.Context, r schema.GroupVersionResource, events []metav1.PartialObjectMetadata) error {
