@@ -91,17 +91,28 @@ func Selector(name string) string { return "app=" + name }
 // RunDeployment creates the Deployment and its budget. It does not wait, see
 // WaitReady.
 func (c *Cluster) RunDeployment(ctx context.Context, spec DeploymentSpec) (*appsv1.Deployment, error) {
-	namespace := cmp.Or(spec.Namespace, metav1.NamespaceDefault)
-	if err := c.CreateNamespace(ctx, namespace); err != nil {
-		return nil, err
-	}
-	if err := c.createBudget(ctx, spec); err != nil {
-		return nil, err
-	}
-	deployment, err := deployment(spec)
+	template, err := c.prepare(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
+	replicas := int32(spec.Replicas)
+	deployment := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: spec.Name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas:        &replicas,
+			MinReadySeconds: spec.MinReadySeconds,
+			Selector:        &metav1.LabelSelector{MatchLabels: app(spec.Name)},
+			Strategy: appsv1.DeploymentStrategy{
+				Type:          appsv1.RollingUpdateDeploymentStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: spec.MaxSurge, MaxUnavailable: spec.MaxUnavailable},
+			},
+			Template: template,
+		},
+	}
+	if spec.Change != nil {
+		spec.Change(deployment)
+	}
+	namespace := cmp.Or(spec.Namespace, metav1.NamespaceDefault)
 	if deployment, err = c.Client.AppsV1().Deployments(namespace).Create(ctx, deployment, metav1.CreateOptions{}); err != nil {
 		return nil, fmt.Errorf("create deployment %q: %w", spec.Name, err)
 	}
@@ -128,31 +139,6 @@ func (c *Cluster) createBudget(ctx context.Context, spec DeploymentSpec) error {
 }
 
 func app(name string) map[string]string { return map[string]string{"app": name} }
-
-func deployment(spec DeploymentSpec) (*appsv1.Deployment, error) {
-	template, err := podTemplate(spec)
-	if err != nil {
-		return nil, err
-	}
-	replicas := int32(spec.Replicas)
-	d := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: spec.Name},
-		Spec: appsv1.DeploymentSpec{
-			Replicas:        &replicas,
-			MinReadySeconds: spec.MinReadySeconds,
-			Selector:        &metav1.LabelSelector{MatchLabels: app(spec.Name)},
-			Strategy: appsv1.DeploymentStrategy{
-				Type:          appsv1.RollingUpdateDeploymentStrategyType,
-				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: spec.MaxSurge, MaxUnavailable: spec.MaxUnavailable},
-			},
-			Template: template,
-		},
-	}
-	if spec.Change != nil {
-		spec.Change(d)
-	}
-	return d, nil
-}
 
 // podTemplate is the spec's pod.
 func podTemplate(spec DeploymentSpec) (corev1.PodTemplateSpec, error) {
