@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"spot-handler/e2e/chart"
@@ -62,12 +61,6 @@ func writeToken(ctx context.Context, cluster *controlplane.Cluster, path, accoun
 
 // writeKubeconfig writes a replica's, whose server is its link.
 func writeKubeconfig(dir string, replica int, token, server string, ca []byte) (string, error) {
-	const account = "spot-handler"
-	file := clientcmdapi.NewConfig()
-	file.Clusters["cluster"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}
-	file.AuthInfos[account] = &clientcmdapi.AuthInfo{TokenFile: token}
-	file.Contexts[account] = &clientcmdapi.Context{Cluster: "cluster", AuthInfo: account}
-	file.CurrentContext = account
 	path := filepath.Join(dir, fmt.Sprintf("replica-%d.kubeconfig", replica))
-	return path, clientcmd.WriteToFile(*file, path)
+	return path, controlplane.WriteKubeconfig(path, server, ca, clientcmdapi.AuthInfo{TokenFile: token})
 }

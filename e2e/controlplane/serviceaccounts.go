@@ -8,8 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"spot-handler/e2e/controlplane/internal/processes"
 )
 
 // ServiceAccountConfig is for clients that act as a service account, which must exist:
@@ -30,6 +31,11 @@ func (c *Cluster) ServiceAccountConfig(ctx context.Context, namespace, name, pod
 	return config, nil
 }
 
+// WriteKubeconfig writes one of a server, whose certificate is given as PEM, and of a user.
+func WriteKubeconfig(path, server string, ca []byte, user clientcmdapi.AuthInfo) error {
+	return processes.WriteKubeconfig(path, server, ca, user)
+}
+
 // WriteKubeconfig writes one for the service account, with a token as that of
 // ServiceAccountConfig and nothing else.
 func (c *Cluster) WriteKubeconfig(ctx context.Context, path, namespace, account, pod string) error {
@@ -37,15 +43,7 @@ func (c *Cluster) WriteKubeconfig(ctx context.Context, path, namespace, account,
 	if err != nil {
 		return err
 	}
-	file := clientcmdapi.NewConfig()
-	file.Clusters["cluster"] = &clientcmdapi.Cluster{
-		Server: config.Host, CertificateAuthority: config.CAFile, CertificateAuthorityData: config.CAData,
-		InsecureSkipTLSVerify: config.Insecure,
-	}
-	file.AuthInfos[account] = &clientcmdapi.AuthInfo{Token: config.BearerToken}
-	file.Contexts[account] = &clientcmdapi.Context{Cluster: "cluster", AuthInfo: account}
-	file.CurrentContext = account
-	return clientcmd.WriteToFile(*file, path)
+	return WriteKubeconfig(path, config.Host, config.CAData, clientcmdapi.AuthInfo{Token: config.BearerToken})
 }
 
 // waitServiceAccount waits for an account that the controller manager makes: no pod can

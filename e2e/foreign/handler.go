@@ -32,18 +32,12 @@ func StartHandler(t *testing.T, kubeconfig, node, metadataURL string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ca := config.CAData
-	if config.CAFile != "" {
-		if ca, err = os.ReadFile(config.CAFile); err != nil {
-			t.Fatal(err)
-		}
-	}
 	server, err := url.Parse(config.Host)
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(apart[0], append(apart[1:], "sh", "-c", inPod, programs.Path(assets.NodeTerminationHandler))...)
-	cmd.Env = append(os.Environ(), "TOKEN="+config.BearerToken, "CA="+string(ca),
+	cmd.Env = append(os.Environ(), "TOKEN="+config.BearerToken, "CA="+string(config.CAData),
 		"KUBERNETES_SERVICE_HOST="+server.Hostname(), "KUBERNETES_SERVICE_PORT="+server.Port(),
 		"NODE_NAME="+node, "POD_NAME=handler", "NAMESPACE=kube-system", "INSTANCE_METADATA_URL="+metadataURL)
 	Start(t, cmd)

@@ -50,13 +50,8 @@ func writeCredentials(dir, server string) (credentials, error) {
 	for _, user := range users {
 		token := rand.Text()
 		fmt.Fprintf(&tokens, "%s,%s,%s,system:masters\n", token, user, user)
-		config := clientcmdapi.NewConfig()
-		config.Clusters["spot-handler"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: pair.certificate}
-		config.AuthInfos[user] = &clientcmdapi.AuthInfo{Token: token}
-		config.Contexts["spot-handler"] = &clientcmdapi.Context{Cluster: "spot-handler", AuthInfo: user}
-		config.CurrentContext = "spot-handler"
-		if files[c.kubeconfig(user)], err = clientcmd.Write(*config); err != nil {
-			return c, fmt.Errorf("write the kubeconfig of %s: %w", user, err)
+		if err := WriteKubeconfig(c.kubeconfig(user), server, pair.certificate, clientcmdapi.AuthInfo{Token: token}); err != nil {
+			return c, err
 		}
 	}
 	files[c.tokens()] = []byte(tokens.String())
@@ -66,6 +61,19 @@ func writeCredentials(dir, server string) (credentials, error) {
 		}
 	}
 	return c, nil
+}
+
+// WriteKubeconfig writes one of a server, whose certificate or its issuer's is given as PEM, and of a user.
+func WriteKubeconfig(path, server string, ca []byte, user clientcmdapi.AuthInfo) error {
+	config := clientcmdapi.NewConfig()
+	config.Clusters["spot-handler"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}
+	config.AuthInfos["spot-handler"] = &user
+	config.Contexts["spot-handler"] = &clientcmdapi.Context{Cluster: "spot-handler", AuthInfo: "spot-handler"}
+	config.CurrentContext = "spot-handler"
+	if err := clientcmd.WriteToFile(*config, path); err != nil {
+		return fmt.Errorf("write a kubeconfig: %w", err)
+	}
+	return nil
 }
 
 // keyPair is a certificate and its key, as PEM.

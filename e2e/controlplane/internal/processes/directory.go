@@ -17,48 +17,36 @@ const (
 // directory is where a control plane keeps its files.
 type directory struct {
 	path string
-	lock *os.File
-	keep bool // the user named it
+	lock *os.File // of a temporary one; nil: the user named it
 }
 
-// openDirectory makes a temporary directory, or takes the named one, and marks it as in
-// use for as long as this process lives.
+// openDirectory takes the named directory, or makes a temporary one and marks it as in use for as long as this process
+// lives.
 func openDirectory(named string) (*directory, error) {
-	d := &directory{path: named, keep: named != ""}
-	var err error
-	if d.keep {
-		if d.path, err = filepath.Abs(named); err == nil {
-			err = os.MkdirAll(d.path, 0o755)
+	if named != "" {
+		path, err := filepath.Abs(named)
+		if err == nil {
+			err = os.MkdirAll(path, 0o755)
 		}
-	} else {
-		d.path, err = os.MkdirTemp("", directoryPattern)
+		return &directory{path: path}, err
 	}
+	path, err := os.MkdirTemp("", directoryPattern)
 	if err != nil {
-		return nil, fmt.Errorf("make the directory: %w", err)
-	}
-	if err := d.takeLock(); err != nil {
 		return nil, err
 	}
-	return d, nil
+	d := &directory{path: path}
+	return d, d.takeLock()
 }
 
 // takeLock first makes the lock under another name: a visible lock that nobody holds
 // means that its owner is dead.
-func (d *directory) takeLock() error {
-	path := filepath.Join(d.path, lockName)
-	if held, err := os.OpenFile(path, os.O_RDWR, 0); err == nil {
-		defer held.Close()
-		if syscall.Flock(int(held.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
-			return fmt.Errorf("use %s: another control plane runs in it", d.path)
-		}
-	}
-	var err error
+func (d *directory) takeLock() (err error) {
 	if d.lock, err = os.CreateTemp(d.path, lockName+"-*"); err != nil {
 		return fmt.Errorf("make the lock of %s: %w", d.path, err)
 	}
 	err = syscall.Flock(int(d.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if err == nil {
-		err = os.Rename(d.lock.Name(), path)
+		err = os.Rename(d.lock.Name(), filepath.Join(d.path, lockName))
 	}
 	if err != nil {
 		d.lock.Close()
@@ -70,12 +58,12 @@ func (d *directory) takeLock() error {
 // remove leaves only the logs of a directory that the user named, and nothing of a
 // temporary one.
 func (d *directory) remove() error {
-	defer d.lock.Close()
-	if !d.keep {
+	if d.lock != nil {
+		defer d.lock.Close()
 		return os.RemoveAll(d.path)
 	}
 	var errs []error
-	for _, name := range []string{"etcd", credentialsName, stagesName, auditPolicyName, lockName} {
+	for _, name := range []string{"etcd", credentialsName, stagesName, auditPolicyName} {
 		errs = append(errs, os.RemoveAll(filepath.Join(d.path, name)))
 	}
 	return errors.Join(errs...)
