@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -32,6 +33,7 @@ type stage struct {
 	metadata []*imdsemu.Server // of those
 	observer *observer
 	heard    *receivers
+	audited  int64 // bytes of the audit log that have been read
 	say      func(format string, args ...any)
 
 	round plan.Round
@@ -168,27 +170,23 @@ func (s *stage) leader(ctx context.Context) *replica {
 
 // refusals are what the servers answer by themselves, or what stands in front of them.
 var refusals = map[plan.What]http.HandlerFunc{
-	plan.ThrottleAPI:   refusal(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "too many requests, please try again later"),
-	plan.FailAPI:       refusal(http.StatusInternalServerError, metav1.StatusReasonInternalError, "etcdserver: request timed out"),
+	plan.ThrottleAPI:   refusal(apierrors.NewTooManyRequests("too many requests, please try again later", 1)),
+	plan.FailAPI:       refusal(apierrors.NewInternalError(errors.New("etcdserver: request timed out"))),
 	plan.ThrottleQueue: sqsemu.Throttling,
 	plan.FailQueue:     sqsemu.Unavailable,
 }
 
 // refusal is the API server's.
-func refusal(code int32, reason metav1.StatusReason, message string) http.HandlerFunc {
+func refusal(err *apierrors.StatusError) http.HandlerFunc {
+	status := err.Status()
+	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 	return func(w http.ResponseWriter, _ *http.Request) {
-		if code == http.StatusTooManyRequests {
-			w.Header().Set("Retry-After", "1")
+		if after, ok := apierrors.SuggestsClientDelay(err); ok {
+			w.Header().Set("Retry-After", strconv.Itoa(after))
 		}
 		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(int(code))
-		_ = json.NewEncoder(w).Encode(metav1.Status{
-			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
-			Status:   metav1.StatusFailure,
-			Reason:   reason,
-			Message:  message,
-			Code:     code,
-		})
+		w.WriteHeader(int(status.Code))
+		_ = json.NewEncoder(w).Encode(status)
 	}
 }
 

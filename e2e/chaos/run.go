@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -100,10 +99,9 @@ func run(ctx context.Context, o options) (sum tally, err error) {
 		kubelets.Go(func() error { return r.run(running) })
 	}
 
-	log := &evidence.AuditLog{Path: filepath.Join(o.dir, filepath.Base(cluster.AuditLog))}
 	for number := o.first; ; number++ {
 		s.round = o.draw(number)
-		found, err := s.playRound(running, log)
+		found, err := s.playRound(running)
 		if err != nil {
 			return sum, fmt.Errorf("round %d of seed %d: %w", number, o.seed, err)
 		}
@@ -134,7 +132,7 @@ func again(o options, number int) string {
 }
 
 // playRound sets the scene, plays the round, and returns the evidence.
-func (s *stage) playRound(ctx context.Context, log *evidence.AuditLog) (found evidence.Round, err error) {
+func (s *stage) playRound(ctx context.Context) (found evidence.Round, err error) {
 	if err := clear(ctx, s.cluster); err != nil {
 		return found, err
 	}
@@ -157,7 +155,7 @@ func (s *stage) playRound(ctx context.Context, log *evidence.AuditLog) (found ev
 	defer stop()
 	s.observer.forget()
 	s.heard.take()
-	before, err := log.Read()
+	before, err := s.requests()
 	if err != nil {
 		return found, err
 	}
@@ -190,7 +188,7 @@ func (s *stage) playRound(ctx context.Context, log *evidence.AuditLog) (found ev
 		}
 	}
 	found.Starts = int(starts)
-	return found, s.gather(&found, evidence.LastLease(before), log)
+	return found, s.gather(&found, evidence.LastLease(before))
 }
 
 // waitReplicas waits until all are ready, and one leads.
@@ -209,12 +207,22 @@ func (s *stage) waitReplicas(ctx context.Context) error {
 	})
 }
 
+// requests are those of which the audit log has been told since the last call.
+func (s *stage) requests() ([]evidence.Request, error) {
+	text, err := s.cluster.AuditText(s.audited)
+	if err != nil {
+		return nil, err
+	}
+	s.audited += int64(len(text))
+	return evidence.Requests(text)
+}
+
 // gather fills in what was seen. Who led before says who led at the begin.
-func (s *stage) gather(found *evidence.Round, before []evidence.Request, log *evidence.AuditLog) (err error) {
+func (s *stage) gather(found *evidence.Round, before []evidence.Request) (err error) {
 	if found.Margin, err = time.ParseDuration(flagValue(s.round.Flags(), "margin")); err != nil {
 		return fmt.Errorf("read the flags: %w", err)
 	}
-	during, err := log.Read()
+	during, err := s.requests()
 	if err != nil {
 		return err
 	}

@@ -1,12 +1,9 @@
 package evidence
 
 import (
-	"bufio"
+	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -45,32 +42,10 @@ type line struct {
 	RequestReceivedTimestamp, StageTimestamp time.Time
 }
 
-// AuditLog reads what was written to the audit log of the API server since it was read last.
-type AuditLog struct {
-	Path string
-
-	from int64
-}
-
-// Read returns the requests of the replicas, and those of anybody that end pods.
-func (a *AuditLog) Read() ([]Request, error) {
-	file, err := os.Open(a.Path)
-	if err != nil {
-		return nil, fmt.Errorf("read the audit log: %w", err)
-	}
-	defer file.Close()
-	if _, err := file.Seek(a.from, io.SeekStart); err != nil {
-		return nil, fmt.Errorf("read the audit log: %w", err)
-	}
+// Requests returns those of the replicas in a part of the API server's audit log, and those of anybody that end pods.
+func Requests(log []byte) ([]Request, error) {
 	var found []Request
-	for r := bufio.NewReaderSize(file, 1<<20); ; {
-		text, err := r.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			return found, nil // what comes after the last whole line is for the next time
-		} else if err != nil {
-			return nil, fmt.Errorf("read the audit log: %w", err)
-		}
-		a.from += int64(len(text))
+	for text := range bytes.Lines(log) {
 		var l line
 		if err := json.Unmarshal(text, &l); err != nil {
 			return nil, fmt.Errorf("read the audit log: %w", err)
@@ -79,6 +54,7 @@ func (a *AuditLog) Read() ([]Request, error) {
 			found = append(found, q)
 		}
 	}
+	return found, nil
 }
 
 func (l line) request() (q Request, ok bool) {

@@ -109,8 +109,8 @@ func (r Round) tooLate(l Loss, p Pod) bool {
 	recorded := r.recorded(l, able)
 	for _, s := range r.Spans {
 		to := s.To
-		if s.Queue {
-			to = earlier(to, recorded)
+		if s.Queue && recorded.Before(to) {
+			to = recorded
 		}
 		if s.From.Before(latest.Add(shortBy)) && to.After(able) {
 			able = to
@@ -129,13 +129,6 @@ func (r Round) recorded(l Loss, announced time.Time) time.Time {
 	}
 	deadline, _ := l.deadline()
 	return deadline
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
 }
 
 // Fates counts the pods of lost nodes by what became of them.

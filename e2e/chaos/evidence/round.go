@@ -3,6 +3,7 @@
 package evidence
 
 import (
+	"slices"
 	"time"
 
 	"spot-handler/handler/interruption"
@@ -108,15 +109,7 @@ func (r Request) succeeded() bool { return r.Code >= 200 && r.Code < 300 }
 func (r Request) perhaps() bool { return r.succeeded() || r.Code == 0 || r.Code >= 499 }
 
 func (r Request) is(resource, subresource string, verbs ...string) bool {
-	if r.Resource != resource || r.Subresource != subresource {
-		return false
-	}
-	for _, v := range verbs {
-		if r.Verb == v {
-			return true
-		}
-	}
-	return false
+	return r.Resource == resource && r.Subresource == subresource && slices.Contains(verbs, r.Verb)
 }
 
 // endsPod: an eviction, or a deletion.
