@@ -8,6 +8,7 @@ package chart
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -27,11 +28,8 @@ import (
 // Helm is one version of Helm. Its methods are safe for concurrent use.
 type Helm struct {
 	Name string // helm3 or helm4
-	path string
+	Path string // of the program
 }
-
-// Path is that of the program.
-func (h Helm) Path() string { return h.path }
 
 // Helms returns each version, and builds those that are not in the cache, which takes
 // minutes; it says so on progress.
@@ -42,7 +40,7 @@ func Helms(ctx context.Context, progress io.Writer) ([]Helm, error) {
 	}
 	var found []Helm
 	for _, name := range []string{assets.HelmV3, assets.HelmV4} {
-		found = append(found, Helm{Name: name, path: programs.Path(name)})
+		found = append(found, Helm{Name: name, Path: programs.Path(name)})
 	}
 	return found, nil
 }
@@ -74,7 +72,7 @@ func (h Helm) Run(ctx context.Context, kubeconfig string, args ...string) (strin
 	if kubeconfig == "" {
 		kubeconfig = filepath.Join(home, "none")
 	}
-	cmd := exec.CommandContext(ctx, h.path, args...)
+	cmd := exec.CommandContext(ctx, h.Path, args...)
 	// Nothing of whoever runs the tests: no plugins, no cluster, no repositories.
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig,
 		"HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home, "HELM_PLUGINS="+home)
@@ -106,25 +104,11 @@ func (r Release) args(dir string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write values: %w", err)
 	}
-	file, err := os.CreateTemp(dir, "values-*.yaml")
-	if err != nil {
+	file := filepath.Join(dir, "values.yaml")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
 		return nil, fmt.Errorf("write values: %w", err)
 	}
-	defer file.Close()
-	if _, err := file.Write(text); err != nil {
-		return nil, fmt.Errorf("write values: %w", err)
-	}
-	return []string{r.name(), chart, "--namespace=" + r.namespace(), "--values=" + file.Name()}, nil
-}
-
-func (r Release) name() string      { return orDefault(r.Name) }
-func (r Release) namespace() string { return orDefault(r.Namespace) }
-
-func orDefault(name string) string {
-	if name == "" {
-		return "spot-handler"
-	}
-	return name
+	return []string{cmp.Or(r.Name, "spot-handler"), chart, "--namespace=" + cmp.Or(r.Namespace, "spot-handler"), "--values=" + file}, nil
 }
 
 // Template renders the chart without a cluster, as text.

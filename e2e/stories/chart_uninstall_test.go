@@ -221,7 +221,7 @@ func (s *story) runManual(h chart.Helm, page, section, leftOut string) {
 	}
 	bin := s.TempDir()
 	s.must(os.Symlink(s.cluster.Kubectl, filepath.Join(bin, "kubectl")))
-	s.must(os.Symlink(h.Path(), filepath.Join(bin, "helm")))
+	s.must(os.Symlink(h.Path, filepath.Join(bin, "helm")))
 	for i, block := range blocks {
 		commands, isShell := strings.CutPrefix(strings.Replace(block, leftOut, "", 1), "sh\n")
 		if i%2 == 0 || !isShell {
