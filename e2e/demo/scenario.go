@@ -68,7 +68,7 @@ func play(ctx context.Context) (err error) {
 	server := sqsemu.Start()
 	defer server.Close()
 	queue := server.Queue("spot-handler")
-	handler, err := startHandler(ctx, daemon.Options{
+	handler, err := daemon.Start(daemon.Options{
 		Args:       []string{"queue", "--queue-url=" + queue.URL()},
 		Kubeconfig: cluster.Kubeconfig,
 		SQS:        server.URL,
@@ -77,6 +77,11 @@ func play(ctx context.Context) (err error) {
 		return err
 	}
 	defer handler.Stop()
+	starting, cancelStart := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready within %s", startTimeout))
+	defer cancelStart()
+	if err := handler.WaitReady(starting); err != nil {
+		return err
+	}
 	go func() {
 		<-handler.Done()
 		cancel(errors.New("spot-handler ended"))
@@ -151,19 +156,4 @@ func prepare(ctx context.Context, cluster *controlplane.Cluster) (*corev1.Node, 
 		return nil, fmt.Errorf("run service %s: no pod is on a spot node", service)
 	}
 	return most, nil
-}
-
-// startHandler starts spot-handler and waits until it is ready.
-func startHandler(ctx context.Context, o daemon.Options) (*daemon.Daemon, error) {
-	handler, err := daemon.Start(o)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready within %s", startTimeout))
-	defer cancel()
-	if err := handler.WaitReady(ctx); err != nil {
-		handler.Stop()
-		return nil, err
-	}
-	return handler, nil
 }
