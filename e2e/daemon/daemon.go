@@ -46,10 +46,9 @@ func build() (string, error) {
 	}
 	binary := filepath.Join(dir, "spot-handler")
 	temporary := fmt.Sprintf("%s.%d", binary, os.Getpid())
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=e2e", "-o", temporary, "spot-handler/cmd/spot-handler")
-	cmd.Dir, cmd.Env = checkout, append(os.Environ(), "CGO_ENABLED=0", "PWD="+checkout)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build spot-handler: %w\n%s", err, out)
+	_, err = assets.Go(context.Background(), checkout, "build", "-trimpath", "-ldflags", "-s -w -X main.version=e2e", "-o", temporary, "./cmd/spot-handler")
+	if err != nil {
+		return "", fmt.Errorf("build spot-handler: %w", err)
 	}
 	return binary, os.Rename(temporary, binary)
 }

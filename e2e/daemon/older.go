@@ -56,10 +56,9 @@ func BuildOlder() (Older, error) {
 		if _, err := git(index, "checkout-index", "--all", "--prefix="+dir+"/"); err != nil {
 			return err
 		}
-		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+older.Version, "-o", filepath.Join("bin", "spot-handler"), "./cmd/spot-handler")
-		build.Dir, build.Env = dir, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "PWD="+dir)
-		if out, err := build.CombinedOutput(); err != nil {
-			return fmt.Errorf("build version %s: %w\n%s", version, err, out)
+		_, err := assets.Go(context.Background(), dir, "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+older.Version, "-o", filepath.Join("bin", "spot-handler"), "./cmd/spot-handler")
+		if err != nil {
+			return fmt.Errorf("build version %s: %w", version, err)
 		}
 		return nil
 	})

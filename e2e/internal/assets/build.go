@@ -70,7 +70,7 @@ func (c collection) ensure(ctx context.Context, module string, progress io.Write
 		fmt.Fprintf(progress, "build %s for the first time, which takes about %s on 2 cores\n", c.name, c.takes)
 		for i, p := range c.programs {
 			fmt.Fprintf(progress, "build %s (%d of %d)\n", p.name, i+1, len(c.programs))
-			_, err := goTool(ctx, module, "build", "-mod=readonly", "-trimpath", "-ldflags", flags, "-o", filepath.Join(dir, p.name), p.pkg)
+			_, err := Go(ctx, module, "build", "-mod=readonly", "-trimpath", "-ldflags", flags, "-o", filepath.Join(dir, p.name), p.pkg)
 			if err != nil {
 				return fmt.Errorf("build %s: %w", p.name, err)
 			}
@@ -97,16 +97,16 @@ func copyCRDs(ctx context.Context, module, crds, dir string) error {
 
 // ModuleDir is where the files of another module are, in the version that the module in dir pins.
 func ModuleDir(ctx context.Context, dir, path string) (string, error) {
-	if _, err := goTool(ctx, dir, "mod", "download", path); err != nil {
+	if _, err := Go(ctx, dir, "mod", "download", path); err != nil {
 		return "", err
 	}
-	out, err := goTool(ctx, dir, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", path)
+	out, err := Go(ctx, dir, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", path)
 	return strings.TrimSpace(out), err
 }
 
-// goTool runs the go command in the module in dir. GOFLAGS of the environment stay, as they may be
+// Go runs the go command in the module in dir. GOFLAGS of the environment stay, as they may be
 // what makes go work on this machine; a workspace does not, as it would replace the pins.
-func goTool(ctx context.Context, dir string, args ...string) (string, error) {
+func Go(ctx context.Context, dir string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "PWD="+dir)
