@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
@@ -96,17 +97,15 @@ func (a *api) waitFor(ctx context.Context, path string) error {
 
 // poll tries again until it succeeds.
 func poll(ctx context.Context, what string, try func(context.Context) error) error {
-	for {
-		one, cancel := context.WithTimeout(ctx, tryTimeout)
-		err := try(one)
-		cancel()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait for %s: %w; last: %w", what, context.Cause(ctx), err)
-		case <-time.After(pollEvery):
-		}
+	var last error
+	err := wait.PollUntilContextCancel(ctx, pollEvery, true, func(ctx context.Context) (bool, error) {
+		ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+		defer cancel()
+		last = try(ctx)
+		return last == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for %s: %w; last: %w", what, context.Cause(ctx), last)
 	}
+	return nil
 }

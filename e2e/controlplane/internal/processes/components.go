@@ -41,21 +41,17 @@ const (
 
 // ports are all on the loopback interface.
 type ports struct {
-	etcd, etcdPeer, apiserver, scheduler, kwok, karpenterHealth, karpenterMetrics int
+	etcd, etcdPeer, apiserver, scheduler, kwok, karpenterHealth, karpenterMetrics string
 }
 
-// freePorts finds ports for the components. Another process may take one first; Start
-// then tries again.
+// freePorts finds ports for the components.
 func freePorts() (p ports, err error) {
-	for _, port := range []*int{&p.etcd, &p.etcdPeer, &p.apiserver, &p.scheduler, &p.kwok, &p.karpenterHealth, &p.karpenterMetrics} {
+	for _, port := range []*string{&p.etcd, &p.etcdPeer, &p.apiserver, &p.scheduler, &p.kwok, &p.karpenterHealth, &p.karpenterMetrics} {
 		address, err := loopback.Address()
 		if err != nil {
 			return p, err
 		}
-		_, text, _ := net.SplitHostPort(address)
-		if *port, err = strconv.Atoi(text); err != nil {
-			return p, fmt.Errorf("find a free port: %w", err)
-		}
+		_, *port, _ = net.SplitHostPort(address)
 	}
 	return p, nil
 }
@@ -73,9 +69,7 @@ type plan struct {
 
 func (p plan) file(name string) string { return filepath.Join(p.dir, name) }
 
-func urlOf(scheme string, port int) string {
-	return scheme + "://127.0.0.1:" + strconv.Itoa(port)
-}
+func urlOf(scheme, port string) string { return scheme + "://127.0.0.1:" + port }
 
 // environment keeps a control plane from taking all processors of a large machine:
 // several run in parallel, and Go sizes its pools by processors. Garbage is collected
@@ -105,7 +99,7 @@ func (p plan) apiserver() command {
 		"--etcd-servers=" + urlOf("http", p.ports.etcd),
 		"--bind-address=127.0.0.1",
 		"--advertise-address=127.0.0.1",
-		"--secure-port=" + strconv.Itoa(p.ports.apiserver),
+		"--secure-port=" + p.ports.apiserver,
 		"--endpoint-reconciler-type=none", // refuses a loopback address otherwise
 		"--service-cluster-ip-range=10.96.0.0/16",
 		"--tls-cert-file=" + p.creds.certificate(),
@@ -193,7 +187,7 @@ func (p plan) scheduler() command {
 		"--authentication-skip-lookup",
 		"--leader-elect=false",
 		"--bind-address=127.0.0.1",
-		"--secure-port=" + strconv.Itoa(p.ports.scheduler),
+		"--secure-port=" + p.ports.scheduler,
 		"--kube-api-qps=" + unthrottled,
 		"--kube-api-burst=" + unthrottled,
 		"--profiling=false",
@@ -209,7 +203,7 @@ func (p plan) kwok() command {
 		"--node-ip=10.0.0.1",
 		"--cidr=10.128.0.0/9",
 		"--v=WARN", // otherwise it logs a line for each patch
-		"--server-address=127.0.0.1:" + strconv.Itoa(p.ports.kwok),
+		"--server-address=127.0.0.1:" + p.ports.kwok,
 	}}
 }
 
@@ -223,7 +217,7 @@ func (p plan) karpenter() command {
 		"DISABLE_WEBHOOK=true", // of 1.0, for objects of versions before v1
 		"KUBE_CLIENT_QPS="+unthrottled,
 		"KUBE_CLIENT_BURST="+unthrottled,
-		"METRICS_PORT="+strconv.Itoa(p.ports.karpenterMetrics),
-		"HEALTH_PROBE_PORT="+strconv.Itoa(p.ports.karpenterHealth),
+		"METRICS_PORT="+p.ports.karpenterMetrics,
+		"HEALTH_PROBE_PORT="+p.ports.karpenterHealth,
 	)}
 }

@@ -14,7 +14,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -34,10 +33,6 @@ const (
 	// resetTimeout is many times what it takes to delete what one test has made. Whoever
 	// asked starts another control plane when it has passed.
 	resetTimeout = time.Minute
-
-	// attempts to start: another process can take a free port before the component
-	// listens on it. That happens rarely, and hardly ever twice.
-	attempts = 3
 )
 
 // Options say what runs, and how.
@@ -118,15 +113,6 @@ func Start(ctx context.Context, options Options) (*Running, error) {
 	if err != nil {
 		return nil, err
 	}
-	for attempt := 1; ; attempt++ {
-		r, err := start(ctx, programs, options)
-		if attempt == attempts || err == nil || !strings.Contains(err.Error(), "address already in use") {
-			return r, err
-		}
-	}
-}
-
-func start(ctx context.Context, programs assets.Set, options Options) (*Running, error) {
 	dir, err := openDirectory(options.Dir)
 	if err != nil {
 		return nil, err
