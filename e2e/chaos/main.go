@@ -19,14 +19,7 @@
 // first broken invariant ends the run: it prints the round, what was seen, where the logs
 // are, and how to play the round again.
 //
-// Flags:
-//
-//	-seed     of all rounds; by default another one each time
-//	-minutes  no round begins later; 10 by default
-//	-round    plays this round, and no other
-//	-short    rounds with shorter deadlines, as in the tests
-//	-mode     queue or imds; by default as the seed has it
-//	-dir      for the logs; by default a temporary directory, which only a failure leaves behind
+// The flags are those that -help prints.
 //
 // Exit codes: 0 all invariants held, 1 one did not or something failed, 2 wrong use.
 package main
@@ -56,10 +49,10 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	o := options{out: stdout}
-	flags.Uint64Var(&o.seed, "seed", rand.Uint64N(1_000_000), "of all rounds")
+	flags.Uint64Var(&o.seed, "seed", rand.Uint64N(1_000_000), "of all rounds; by default another one each time")
 	minutes := flags.Float64("minutes", 10, "no round begins later")
 	round := flags.Int("round", 0, "play this round, and no other")
-	short := flags.Bool("short", false, "rounds with shorter deadlines")
+	short := flags.Bool("short", false, "rounds with shorter deadlines, as in the tests")
 	flags.StringVar(&o.mode, "mode", "", "of the chart: queue or imds (default: as the seed has it)")
 	flags.StringVar(&o.dir, "dir", "", "directory for the logs (default: a temporary one, which only a failure leaves behind)")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
