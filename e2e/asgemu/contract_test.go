@@ -330,9 +330,8 @@ func checkNoGroup(t *testing.T, s *service) {
 func checkTerminate(t *testing.T, s *service) {
 	id := s.alone(t)
 	for range 2 {
-		out, err := s.ec2.TerminateInstances(t.Context(), &ec2.TerminateInstancesInput{InstanceIds: []string{id}})
-		if err != nil || len(out.TerminatingInstances) != 1 || *out.TerminatingInstances[0].InstanceId != id {
-			t.Fatalf("got %+v, %v", out, err)
+		if _, err := s.ec2.TerminateInstances(t.Context(), &ec2.TerminateInstancesInput{InstanceIds: []string{id}}); err != nil {
+			t.Fatal(err)
 		}
 	}
 	eventually(t, "instance is terminated", func() bool { return s.state(t, id) == "terminated" })

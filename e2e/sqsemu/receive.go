@@ -189,7 +189,6 @@ func (q *Queue) deliver(m *message, r *receive, second bool) receivedMessage {
 func (m *message) systemAttributes(names []string) map[string]string {
 	wanted := map[string]string{}
 	for name, value := range map[string]string{
-		"SenderId":                account,
 		"SentTimestamp":           strconv.FormatInt(m.Sent.UnixMilli(), 10),
 		"ApproximateReceiveCount": strconv.Itoa(m.ReceiveCount),
 	} {
