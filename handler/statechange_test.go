@@ -99,7 +99,7 @@ func (c *counting) Notify(n notify.News) {
 	}
 }
 
-// What the out-of-service taint depends on: see marks.IsShutDown.
+// The taint out-of-service is for machines that are known to be off.
 func TestLivingNodesAreNeverOutOfService(t *testing.T) {
 	out := func(f *fakeNodes) bool {
 		node, _ := f.raw(t)

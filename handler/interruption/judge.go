@@ -222,7 +222,7 @@ func meetsAnUndo(c Case) (Judgement, bool) {
 // arrives before the Node is Ready, or before anybody has undone the last one. It must not be
 // taken for the same interruption and undone with it.
 func isOfTheNextRun(c Case) (Judgement, bool) {
-	if !c.Recorded || !c.Notice.OfNextRun(c.Record, c.Node.Boot, c.Node.ReadySince) {
+	if !c.Recorded || !c.Notice.ofNextRun(c.Record, c.Node.Boot, c.Node.ReadySince) {
 		return undecided()
 	}
 	rest, stands := c.Rules.NotYet(c.Record, c.Now)
@@ -233,7 +233,7 @@ func isOfTheNextRun(c Case) (Judgement, bool) {
 }
 
 func isTheFirst(c Case) (Judgement, bool) {
-	if c.Recorded && !c.Notice.Supersedes(c.Record) {
+	if c.Recorded && !c.Notice.supersedes(c.Record) {
 		return undecided()
 	}
 	return c.first(c.Record.Ours, c.Record.Past), true
@@ -244,7 +244,7 @@ func isTheFirst(c Case) (Judgement, bool) {
 func (c Case) first(ours []string, past Past) Judgement {
 	rec := NewRecord(c.Notice)
 	rec.Ours, rec.Past = ours, past
-	if c.Rules.Waits(rec, c.Now) {
+	if c.Rules.waits(rec, c.Now) {
 		rec.Phase = Waiting
 	}
 	return Judgement{Accepted, rec, "new"}
@@ -265,7 +265,7 @@ func (c Case) merge(old Record) Judgement {
 	case state && old.Phase.Over(): // what could be moved has been
 	case rec.Kind != old.Kind && old.Phase.Over() && old.Phase != Released:
 		rec.Phase = Noticed // cordoned only until now, or drained in part
-	case old.Phase == Waiting && !c.Rules.Waits(rec, c.Now):
+	case old.Phase == Waiting && !c.Rules.waits(rec, c.Now):
 		rec.Phase = Noticed
 	}
 	return Judgement{Accepted, rec, "adds to what stands"}

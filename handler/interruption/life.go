@@ -50,16 +50,16 @@ func (r Record) Returned(boot string, ready time.Time) bool {
 		slices.ContainsFunc(r.Announcements(), func(a Announcement) bool { return a.sleeps() && ready.After(a.Noticed.Add(asleep)) })
 }
 
-// Supersedes reports whether the notice is about a later life of the node than the record is:
+// supersedes reports whether the notice is about a later life of the node than the record is:
 // the record is over, and EC2 made the announcement after the time at which it was to act. An
 // instance that is due back stays in the same life until it has come back.
-func (n Notice) Supersedes(r Record) bool {
+func (n Notice) supersedes(r Record) bool {
 	return r.Phase.Over() && n.after(r) && !(r.ComesBack() && r.Boot != "")
 }
 
-// OfNextRun reports whether the notice is about a run that the instance began after what the
+// ofNextRun reports whether the notice is about a run that the instance began after what the
 // record is about. [Record.Returned] decides that from boot and ready.
-func (n Notice) OfNextRun(r Record, boot string, ready time.Time) bool {
+func (n Notice) ofNextRun(r Record, boot string, ready time.Time) bool {
 	return n.after(r) && r.Returned(boot, ready)
 }
 
@@ -230,9 +230,9 @@ type Rules struct {
 	ScheduledLead time.Duration
 }
 
-// Waits reports whether a record is only written for now: the node is not cordoned before its
+// waits reports whether a record is only written for now: the node is not cordoned before its
 // time, or its turn, comes.
-func (r Rules) Waits(rec Record, now time.Time) bool {
+func (r Rules) waits(rec Record, now time.Time) bool {
 	if r.Due(rec, now) {
 		return false
 	}

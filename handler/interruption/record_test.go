@@ -142,11 +142,11 @@ func TestSameAnnouncementIsNoLaterLife(t *testing.T) {
 	rec.Phase = Released
 	for _, n := range []Notice{terminating, event} {
 		n.Noticed = t0.Add(time.Hour)
-		if n.Supersedes(rec) {
+		if n.supersedes(rec) {
 			t.Errorf("%s supersedes the record that has it: %s", n.EventID, rec)
 		}
 		n.EventID += "-2"
-		if !n.Supersedes(rec) {
+		if !n.supersedes(rec) {
 			t.Errorf("%s does not supersede %s", n.EventID, rec)
 		}
 	}
@@ -161,11 +161,11 @@ func TestHibernationIsToldTwice(t *testing.T) {
 	again := sleep
 	again.Source, again.EventID = Queue, "queue"
 	again.Noticed, again.Received, again.Deadline = t0.Add(time.Second), t0.Add(2*time.Second), t0.Add(2*time.Second)
-	if _, changed := rec.Merge(again); changed || again.Supersedes(rec) || again.OfNextRun(rec, "boot-1", t0.Add(-time.Hour)) {
+	if _, changed := rec.Merge(again); changed || again.supersedes(rec) || again.ofNextRun(rec, "boot-1", t0.Add(-time.Hour)) {
 		t.Errorf("%+v is news to %s", again, rec)
 	}
 	again.Noticed = t0.Add(9 * time.Hour)
-	if woke := t0.Add(8 * time.Hour); !again.OfNextRun(rec, "boot-1", woke) || sleep.OfNextRun(rec, "boot-1", woke) {
+	if woke := t0.Add(8 * time.Hour); !again.ofNextRun(rec, "boot-1", woke) || sleep.ofNextRun(rec, "boot-1", woke) {
 		t.Errorf("%+v is not told from what %s has", again, rec)
 	}
 }

@@ -78,7 +78,7 @@ func set(node *corev1.Node, rec interruption.Record, annotations map[string]any)
 	if tainted {
 		ours(interruption.OursTaint)
 	}
-	if IsShutDown(node, rec) {
+	if isShutDown(node, rec) {
 		if with, changed := withTaint(taints, outOfService); changed {
 			taints, tainted = with, true
 			ours(interruption.OursOutOfService)
@@ -180,14 +180,14 @@ func withTaint(taints []corev1.Taint, taint corev1.Taint) ([]corev1.Taint, bool)
 // https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown
 var outOfService = corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute}
 
-// IsShutDown reports whether the taint out-of-service may be set. On a live machine it would
+// isShutDown reports whether the taint out-of-service may be set. On a live machine it would
 // kill pods and pull their volumes away, so four things have to come together. EC2 has said
 // that this very instance, by an id that it never reuses, is terminated, which is final. The
 // message was not minutes old while the Node was Ready, nor has the Node become Ready since
 // (see [interruption.Judge]). The kubelet has stopped reporting, or has reported its own end,
 // so the Node is not Ready. And nobody is deleting the Node already: whoever deletes it ends it
 // in their own way. A machine that has only stopped is not enough: it comes back.
-func IsShutDown(node *corev1.Node, rec interruption.Record) bool {
+func isShutDown(node *corev1.Node, rec interruption.Record) bool {
 	return rec.Terminated() && !nodes.Ready(node) && node.DeletionTimestamp == nil
 }
 
@@ -196,7 +196,7 @@ func IsShutDown(node *corev1.Node, rec interruption.Record) bool {
 func ShutDown(node *corev1.Node, rec interruption.Record) (p Patch, ok bool) {
 	_, missing := withTaint(node.Spec.Taints, outOfService)
 	switch {
-	case IsShutDown(node, rec) && missing:
+	case isShutDown(node, rec) && missing:
 		return Set(node, rec), true
 	case nodes.Ready(node) && slices.Contains(rec.Ours, interruption.OursOutOfService):
 		kept := rec

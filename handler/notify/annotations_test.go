@@ -79,7 +79,7 @@ func TestPodsOfARehearsal(t *testing.T) {
 		event := written(t, func(string) (*corev1.Node, bool) { return node, source == interruption.Rehearsal }, func(e *Events) {
 			e.EvictionBlocked("node-a", &corev1.Pod{}, "budget db: needs 3")
 		})[0]
-		if event.Message != said || Refusal(event) != "budget db: needs 3" || event.Annotations[AnnotationSource] != string(source) {
+		if event.Message != said || Refusal(event) != "budget db: needs 3" || event.Annotations[annotationSource] != string(source) {
 			t.Errorf("%q, for the reason %q, with %v; want %q", event.Message, Refusal(event), event.Annotations, said)
 		}
 	}

@@ -135,30 +135,30 @@ func Refusal(e *corev1.Event) string {
 // The annotations of our Events, for tools that route or count Events and should not have to
 // read their text. An empty one is left out.
 const (
-	AnnotationKind         = "spot-handler/kind"
-	AnnotationSource       = "spot-handler/source"
-	AnnotationAction       = "spot-handler/action"
-	AnnotationEventID      = "spot-handler/event-id"
-	AnnotationDeadline     = "spot-handler/deadline" // RFC 3339
-	AnnotationInstanceID   = "spot-handler/instance-id"
-	AnnotationInstanceType = "spot-handler/instance-type"
-	AnnotationZone         = "spot-handler/availability-zone"
+	annotationKind         = "spot-handler/kind"
+	annotationSource       = "spot-handler/source"
+	annotationAction       = "spot-handler/action"
+	annotationEventID      = "spot-handler/event-id"
+	annotationDeadline     = "spot-handler/deadline" // RFC 3339
+	annotationInstanceID   = "spot-handler/instance-id"
+	annotationInstanceType = "spot-handler/instance-type"
+	annotationZone         = "spot-handler/availability-zone"
 	AnnotationNode         = "spot-handler/node" // of Events on pods
 )
 
 // aboutNode are the annotations of an Event on a Node: what its record says, and its labels.
 func aboutNode(node *corev1.Node, rec interruption.Record) map[string]string {
 	about := map[string]string{
-		AnnotationInstanceType: node.Labels[corev1.LabelInstanceTypeStable],
-		AnnotationZone:         node.Labels[corev1.LabelTopologyZone],
-		AnnotationKind:         string(rec.Kind),
-		AnnotationSource:       string(rec.Source),
-		AnnotationAction:       rec.Action,
-		AnnotationEventID:      rec.Event,
-		AnnotationInstanceID:   rec.Instance,
+		annotationInstanceType: node.Labels[corev1.LabelInstanceTypeStable],
+		annotationZone:         node.Labels[corev1.LabelTopologyZone],
+		annotationKind:         string(rec.Kind),
+		annotationSource:       string(rec.Source),
+		annotationAction:       rec.Action,
+		annotationEventID:      rec.Event,
+		annotationInstanceID:   rec.Instance,
 	}
 	if d := rec.Deadline; !d.IsZero() {
-		about[AnnotationDeadline] = d.UTC().Format(time.RFC3339)
+		about[annotationDeadline] = d.UTC().Format(time.RFC3339)
 	}
 	maps.DeleteFunc(about, func(_, value string) bool { return value == "" })
 	return about
@@ -168,7 +168,7 @@ func aboutNode(node *corev1.Node, rec interruption.Record) map[string]string {
 func aboutPod(node string, rec interruption.Record) map[string]string {
 	about := map[string]string{AnnotationNode: node}
 	if rec.Kind != "" {
-		about[AnnotationKind], about[AnnotationSource] = string(rec.Kind), string(rec.Source)
+		about[annotationKind], about[annotationSource] = string(rec.Kind), string(rec.Source)
 	}
 	return about
 }

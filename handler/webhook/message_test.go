@@ -35,7 +35,7 @@ func FuzzDefaultPayload(f *testing.F) {
 	f.Add("node-1", `a "quoted" <!channel> & \ line`+"\n\x00\xff\u2028")
 	f.Fuzz(func(t *testing.T, node, description string) {
 		var none *Template
-		body, err := none.Render(Message{NodeName: node, Text: node + description})
+		body, err := none.render(Message{NodeName: node, Text: node + description})
 		if err != nil || !json.Valid(body) {
 			t.Fatalf("%s: %v", body, err)
 		}

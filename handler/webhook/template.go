@@ -33,7 +33,7 @@ func ParseTemplate(text string, header http.Header) (*Template, error) {
 	}
 	t := &Template{parsed}
 	for _, m := range samples() {
-		body, err := t.Render(m)
+		body, err := t.render(m)
 		if err != nil {
 			return nil, fmt.Errorf("%w (webhooks.md lists the fields)", err)
 		}
@@ -60,8 +60,8 @@ func functions() template.FuncMap {
 	return all
 }
 
-// Render returns the body for a message.
-func (t *Template) Render(m Message) ([]byte, error) {
+// render returns the body for a message.
+func (t *Template) render(m Message) ([]byte, error) {
 	if t == nil {
 		return defaultPayload(m)
 	}
@@ -80,7 +80,7 @@ func (t *Template) unescaped(m Message) string {
 	for field, text := range freeTexts(&m) {
 		kept := *text
 		*text = awkward
-		body, err := t.Render(m)
+		body, err := t.render(m)
 		*text = kept
 		if err == nil && !json.Valid(body) {
 			return field

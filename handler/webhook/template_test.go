@@ -37,7 +37,7 @@ func TestTemplate(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if got, err := parsed.Render(m); err != nil || string(got) != tt.want {
+		if got, err := parsed.render(m); err != nil || string(got) != tt.want {
 			t.Errorf("%s: %s, %v, want %s", name, got, err, tt.want)
 		}
 	}

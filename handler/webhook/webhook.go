@@ -156,7 +156,7 @@ func (w *Sender) deliver(ctx context.Context, m Message, since time.Time) {
 	var refused *refusedError
 	post := func() (struct{}, error) {
 		attempt++
-		body, err := w.opts.Template.Render(m)
+		body, err := w.opts.Template.render(m)
 		if err == nil {
 			err = w.post(ctx, body)
 		}

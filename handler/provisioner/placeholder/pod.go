@@ -29,8 +29,8 @@ const (
 	// Label names the instance whose pods the placeholder stands for.
 	Label = "spot-handler/placeholder"
 
-	// NodeLabel names its Node, cut to what a label can hold.
-	NodeLabel = "spot-handler/placeholder-node"
+	// nodeLabel names its Node, cut to what a label can hold.
+	nodeLabel = "spot-handler/placeholder-node"
 
 	nodeAnnotation    = "spot-handler/interrupted-node" // the Node's whole name
 	podAnnotation     = "spot-handler/holds-for"        // namespace/name of the pod, for people
@@ -38,11 +38,11 @@ const (
 	expiresAnnotation = "spot-handler/expires" // RFC 3339
 )
 
-// PriorityClass is the priority class of all placeholders; deploy/ ships it. Its value has to
+// priorityClass is the priority class of all placeholders; deploy/ ships it. Its value has to
 // be lower than those of all pods that take the placeholders' room, and not lower than -10:
 // Cluster Autoscaler makes no nodes for pods below its --expendable-pods-priority-cutoff.
 // https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md#how-does-cluster-autoscaler-work-with-pod-priority-and-preemption
-const PriorityClass = "spot-handler-placeholder"
+const priorityClass = "spot-handler-placeholder"
 
 // Annotations that keep autoscalers from removing the node on which room is being held. That
 // takes minutes at most.
@@ -79,7 +79,7 @@ func selectorOf(node string) string {
 	if node == "" {
 		return Label
 	}
-	return NodeLabel + "=" + label(node)
+	return nodeLabel + "=" + label(node)
 }
 
 // meta is what the PodTemplate and the placeholders have in common.
@@ -90,7 +90,7 @@ func (o order) meta(name string, owner metav1.OwnerReference) metav1.ObjectMeta 
 			"app.kubernetes.io/name":       "spot-handler-placeholder",
 			"app.kubernetes.io/managed-by": "spot-handler",
 			Label:                          label(o.instance),
-			NodeLabel:                      label(o.node.Name),
+			nodeLabel:                      label(o.node.Name),
 		},
 		Annotations: map[string]string{
 			nodeAnnotation:    o.node.Name,
@@ -125,7 +125,7 @@ func (b *Backend) placeholder(o order, owner *corev1.PodTemplate, pod *corev1.Po
 func (b *Backend) spec(o order, pod *corev1.Pod) corev1.PodSpec {
 	const nobody = int64(65535) // the user of the usual image
 	spec := corev1.PodSpec{
-		PriorityClassName:             PriorityClass,
+		PriorityClassName:             priorityClass,
 		TerminationGracePeriodSeconds: new(int64(0)), // the scheduler waits until a preempted pod has ended
 		ActiveDeadlineSeconds:         new(max(1, int64(time.Until(o.expires)/time.Second))),
 		RestartPolicy:                 corev1.RestartPolicyNever,

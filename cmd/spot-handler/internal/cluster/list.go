@@ -39,8 +39,8 @@ const (
 	mostOnWire = 16 << 20
 )
 
-// ErrLeftOut says that the list was read but for some objects.
-var ErrLeftOut = errors.New("left out")
+// errLeftOut says that the list was read but for some objects.
+var errLeftOut = errors.New("left out")
 
 // Lister reads lists without believing that their objects are small. A list is read in pages, and
 // each page object by object from the wire: in memory there is one whole object at a time, and what
@@ -287,7 +287,7 @@ func (s *shares) leftOut(resource string) error {
 		if namespace != "" {
 			of = fmt.Sprintf(" of namespace %q", namespace)
 		}
-		errs = append(errs, fmt.Errorf("%w: %d %s%s: larger than %d KiB each, or than %d MiB together", ErrLeftOut,
+		errs = append(errs, fmt.Errorf("%w: %d %s%s: larger than %d KiB each, or than %d MiB together", errLeftOut,
 			s.left[namespace], resource, of, mostOfObject>>10, mostOfNamespace>>20))
 	}
 	return errors.Join(errs...)

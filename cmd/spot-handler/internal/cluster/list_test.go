@@ -129,7 +129,7 @@ func TestBounds(t *testing.T) {
 		if strings.Contains(shop, "hostile/") || len(got) >= len(pods)-2 {
 			t.Errorf("%s: %d of %d pods, the large one among them: %t", name, len(got), len(pods), strings.Contains(shop, "hostile/"))
 		}
-		if !errors.Is(err, ErrLeftOut) || !strings.Contains(err.Error(), `1 pods of namespace "hostile"`) || !strings.Contains(err.Error(), `of namespace "crowd"`) || strings.Contains(err.Error(), "shop") {
+		if !errors.Is(err, errLeftOut) || !strings.Contains(err.Error(), `1 pods of namespace "hostile"`) || !strings.Contains(err.Error(), `of namespace "crowd"`) || strings.Contains(err.Error(), "shop") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -167,7 +167,7 @@ func (r *reader) nodes(ctx context.Context) error {
 func (r *reader) pods(ctx context.Context) error {
 	pods, others := []*corev1.Pod{}, alike{}
 	err := EachOf(ctx, r.Lister, Resource("", "pods"), "", lean, func(p *corev1.Pod) { pods = append(pods, others.share(p)) })
-	if err == nil || errors.Is(err, ErrLeftOut) {
+	if err == nil || errors.Is(err, errLeftOut) {
 		r.c.Pods = pods
 	}
 	return err
@@ -211,7 +211,7 @@ func (r *reader) deployments(ctx context.Context) error {
 		found[types.NamespacedName{Namespace: d.Namespace, Name: d.Name}] = d.Deployment
 		r.wants(d.Namespace, d.Replicas(), d.template)
 	})
-	if err == nil || errors.Is(err, ErrLeftOut) {
+	if err == nil || errors.Is(err, errLeftOut) {
 		r.c.Deployments = found
 	}
 	return err

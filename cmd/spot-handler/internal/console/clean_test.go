@@ -35,7 +35,7 @@ func TestOutput(t *testing.T) {
 	}
 	for on, want := range map[*os.File]string{nil: "bad", os.Stdout: string(Bad) + "bad" + plain} {
 		var out strings.Builder
-		if _, _ = (&Output{w: &out, terminal: on}).Write([]byte(Bad.Paint("bad"))); out.String() != want {
+		if _, _ = (&Output{w: &out, terminal: on}).Write([]byte(Bad.paint("bad"))); out.String() != want {
 			t.Errorf("painted, on a terminal %v: %q, want %q", on != nil, &out, want)
 		}
 	}

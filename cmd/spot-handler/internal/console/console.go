@@ -203,13 +203,13 @@ func align(row []Cell, widths []int, width int) string {
 		}
 		text := cell.Text
 		if width > 0 {
-			text = cell.Colour.Paint(text)
+			text = cell.Colour.paint(text)
 		}
 		b.WriteString(strings.Repeat(" ", spaces) + text)
 		spaces = widths[i] - Width(cell.Text) + gap
 	}
 	if width > 0 {
-		return Cut(b.String(), width)
+		return cut(b.String(), width)
 	}
 	return b.String()
 }

@@ -36,7 +36,7 @@ node-of-a-long-name  notice  the reason is long
 b                            none`,
 		47: `
 NODE                 KIND    WHY
-node-of-a-long-name  ` + Bad.Paint("notice") + `  the reason is long
+node-of-a-long-name  ` + Bad.paint("notice") + `  the reason is long
 b                            none`,
 		46: `
 NODE                 WHY

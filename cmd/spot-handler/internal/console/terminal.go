@@ -118,16 +118,16 @@ const (
 	plain = "\x1b[0m"
 )
 
-// Paint gives a text a colour.
-func (c Colour) Paint(text string) string {
+// paint gives a text a colour.
+func (c Colour) paint(text string) string {
 	if c == "" {
 		return text
 	}
 	return own(string(c)) + text + own(plain)
 }
 
-// Cut shortens a text to so many columns. What sets colours takes none.
-func Cut(text string, columns int) string {
+// cut shortens a text to so many columns. What sets colours takes none.
+func cut(text string, columns int) string {
 	if Width(text) <= columns {
 		return text
 	}
@@ -266,7 +266,7 @@ func (s *Screen) show(lines []string) {
 	var b strings.Builder
 	b.WriteString(own(hideCursor) + s.home())
 	for _, line := range lines {
-		b.WriteString(own(clearLine) + Cut(oneLine(line), columns) + "\n")
+		b.WriteString(own(clearLine) + cut(oneLine(line), columns) + "\n")
 	}
 	b.WriteString(own(clearBelow))
 	s.shown = lines

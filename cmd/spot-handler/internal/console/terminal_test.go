@@ -9,10 +9,10 @@ import (
 func TestCut(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
 		{"", ""}, {"abc", "abc"}, {"abcd", "abcd"}, {"abcde", "abc…"}, {"äöüß€", "äöü…"},
-		{Bad.Paint("abcd"), Bad.Paint("abcd")},
-		{Bad.Paint("abcde"), own(string(Bad)) + "abc…" + own(plain)},
+		{Bad.paint("abcd"), Bad.paint("abcd")},
+		{Bad.paint("abcde"), own(string(Bad)) + "abc…" + own(plain)},
 	} {
-		if got := Cut(tt.text, 4); got != tt.want {
+		if got := cut(tt.text, 4); got != tt.want {
 			t.Errorf("%q: %q, want %q", tt.text, got, tt.want)
 		}
 	}

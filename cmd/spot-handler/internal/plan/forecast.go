@@ -46,8 +46,8 @@ const (
 	Stays     Outcome = "stays"     // nobody moves it: it tolerates the end, or the node is only at risk
 )
 
-// Outcomes lists every outcome.
-func Outcomes() []Outcome { return []Outcome{Graceful, Truncated, Forced, Left, Stays} }
+// outcomes lists every outcome.
+func outcomes() []Outcome { return []Outcome{Graceful, Truncated, Forced, Left, Stays} }
 
 // Node is a node that is lost.
 type Node struct {

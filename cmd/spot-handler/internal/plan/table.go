@@ -44,7 +44,7 @@ func summary(f Forecast) string {
 		counts[p.Outcome]++
 	}
 	text := fmt.Sprintf("%s lost: %s", console.Count(len(f.Nodes), "node"), console.Count(len(f.Pods), "pod"))
-	for _, o := range Outcomes() {
+	for _, o := range outcomes() {
 		if n := counts[o]; n > 0 {
 			text += ", " + interruption.Outcome{Name: string(o), Pods: n}.String()
 		}
