@@ -3,8 +3,10 @@
 //
 // [Plan] is a pure function, and nothing else decides. [Drainer] carries out the plans of
 // any number of nodes at once. It keeps one watch for each draining node, one for the
-// disruption budgets of each namespace with pods to move, and two for each Deployment
-// whose pods are surged. Nothing else waits: a pod that is held, or refused by a
+// disruption budgets of each namespace with pods to move, two for each Deployment whose
+// pods are surged, and one for all VolumeAttachments. Volume claims, the preferences of
+// namespaces and what else is in them are looked up in the background, and kept for a
+// while. Nothing else waits: a pod that is held, or refused by a
 // disruption budget, is a timer or a watch event, never a goroutine or a worker.
 //
 // All nodes share one queue of requests, ordered by when each pod has to start leaving. As

@@ -12,7 +12,8 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// task is one pod's eviction, from when it is due until the API server has accepted it.
+// task is one pod that has to leave, from when its first request is due (to surge it, to evict it or to
+// delete it) until the API server has accepted what sends it away.
 type task struct {
 	session *session
 	pod     *corev1.Pod
@@ -46,7 +47,7 @@ func (t *task) waitKey() types.NamespacedName {
 	return types.NamespacedName{Namespace: t.pod.Namespace}
 }
 
-// queue orders the evictions of all nodes by their eviction deadline. Tasks that wait for
+// queue orders the tasks of all nodes by when they are due, see Decision.due. Tasks that wait for
 // their next attempt are timers beside it. A wake looks under one key only: in a burst
 // thousands wait, and the pods of its Deployments change all the time.
 type queue struct {

@@ -185,9 +185,9 @@ type object interface {
 }
 
 // resource reads and writes the objects of one type, and lists of them, with the methods and the
-// meaning of the generated clientset. client-go's own generic client, gentype, would do, but its fakes, in
-// the same package, bring the schemas of OpenAPI: 30.4 MiB resident on every spot node instead
-// of 28.6.
+// meaning of the generated clientset. client-go's own generic client, gentype, would do, but for its
+// fakes: in the same package, they bring the schemas of OpenAPI, which would take memory on every spot
+// node (performance.md).
 type resource[T object, L runtime.Object] struct {
 	client    rest.Interface
 	name      string // as in the URL, such as pods

@@ -2,19 +2,19 @@
 // bounds what is left. The decoders of client-go and of everybody else see only the rest.
 //
 // A tenant decides how large the objects are that we read. client-go reads an answer whole before
-// it decodes it, and the Go values of a JSON text can be thirty times as long as the text: ten
-// ReplicaSets of 1.3 MB, unused, made a process of 33 MiB one of 590. Here an object is never in
-// memory as a whole: of 1.3 MB of environment variables nothing is kept, of a list as much as is
-// used of its objects, and of one field of an object a few KiB at most.
+// it decodes it, and the Go values of a JSON text can be thirty times as long as the text
+// (performance.md). Here an object is never in memory as a whole: of a megabyte of environment
+// variables nothing is kept, of a list as much as is used of its objects, and of one field of an
+// object a few KiB at most.
 //
 // So lists need no pages for the sake of memory. A list with resourceVersion=0 is never paged by
 // the API server; it answers it from its watch cache and writes one object after the other, which
 // costs it time but little memory, and no read of etcd. Pages, which it reads from etcd or from a
 // copy of the cache, cost it more. What bounds its time, and ours, is [Limit].
 //
-// The daemon reads slowly what is in an answer without such a bound beyond what objects usually have, so the
-// API server, which writes no faster, has its processors for what else it is asked: at full speed, two
-// hundred objects of 1.3 MB of each kind in one namespace made everybody's drains five times as long.
+// Where an answer has no such bound, the daemon reads slowly what is beyond the usual size of objects.
+// The API server writes no faster, and has its processors for other requests. At full speed, the large
+// objects of one namespace would delay everybody's drains.
 //
 // It reads JSON only: clients have to ask for that. All of it is safe for concurrent use.
 package narrow

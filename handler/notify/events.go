@@ -34,10 +34,9 @@ const (
 
 // Events writes Kubernetes Events, those of one object one after the other. What is written in one
 // namespace delays neither the Events of another nor those on Nodes, and each Node has a share of its
-// own. client-go has a recorder, whose
-// merging of patches brings the schemas of OpenAPI: about 2 MiB more on every spot node, where an idle
-// process takes 28.6 and at most 32 are the goal. It also keeps 2,000 Events waiting at most, fewer than a burst
-// of a thousand nodes has.
+// own. client-go's recorder merges patches by the schemas of OpenAPI, which would take memory on every
+// spot node (performance.md). It also keeps 2,000 Events waiting at most, fewer than a burst of a
+// thousand nodes has.
 type Events struct {
 	client rest.Interface // of core/v1
 	node   func(name string) (*corev1.Node, bool)
