@@ -247,6 +247,6 @@ func TestNoticeIsToldOnce(t *testing.T) {
 	}))
 	want := []string{"noticed rebalance-recommendation", "noticed spot-interruption"}
 	if diff := cmp.Diff(want, events.shown); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
+		t.Errorf("notified (-want +got):\n%s", diff)
 	}
 }

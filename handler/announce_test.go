@@ -10,14 +10,14 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// What a process on the node has recorded is told by the one that drains: once, and by one that
-// takes over only if the process before it might not have.
+// The process that drains notifies people of what a process on the node has recorded: once, and after
+// a change of the leader only if the one before might not have.
 func TestNoticesOfMarkedNodesAreTold(t *testing.T) {
 	for name, tt := range map[string]struct {
-		source interruption.Source
-		own    string        // the only node of the process
-		age    time.Duration // of the record, when the process began
-		told   int
+		source   interruption.Source
+		own      string        // the only node of the process
+		age      time.Duration // of the record, when the process began
+		notified int
 	}{
 		"new":                          {interruption.IMDS, "", -time.Second, 1},
 		"just before it began":         {interruption.IMDS, "", time.Second, 1},
@@ -40,14 +40,14 @@ func TestNoticesOfMarkedNodesAreTold(t *testing.T) {
 					t.Fatalf("done %v, %v: want the reconciliation to go on", done, err)
 				}
 			}
-			if len(events.shown) != tt.told {
-				t.Errorf("told %q, want %d", events.shown, tt.told)
+			if len(events.shown) != tt.notified {
+				t.Errorf("notified %q, want %d", events.shown, tt.notified)
 			}
 			// The next notice is news, however late it comes.
 			r.rec.Event = "second"
 			_, _ = r.announce(t.Context())
-			if again := tt.source == interruption.IMDS && tt.own == ""; (len(events.shown) == tt.told+1) != again {
-				t.Errorf("told %q of two notices, want the second told: %v", events.shown, again)
+			if again := tt.source == interruption.IMDS && tt.own == ""; (len(events.shown) == tt.notified+1) != again {
+				t.Errorf("notified %q of two notices, want it of the second: %v", events.shown, again)
 			}
 		})
 	}

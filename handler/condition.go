@@ -19,7 +19,7 @@ import (
 	"spot-handler/handler/notify"
 )
 
-// An interruption is shown as a condition of its Node too, for those who watch Nodes without
+// An interruption is shown as a condition of its Node too, for controllers that watch Nodes without
 // knowing our record: kube-state-metrics, other controllers, people. The condition follows the
 // record, and nothing follows the condition. It is written after the cordon, and no drain and no
 // notice waits for it.

@@ -97,7 +97,7 @@ func wantPhase(t *testing.T, f *fakeNodes, want interruption.Phase) interruption
 	return rec
 }
 
-// With surge the successors come between the replacement and the first eviction: no write is
+// With surge the replacement pods come between the replacement and the first eviction: no write is
 // spent on each.
 func TestReadyAndDrainingAreOneWrite(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {

@@ -75,7 +75,7 @@ func (r *reconciliation) release(ctx context.Context, rec interruption.Record) e
 	return releaseErr
 }
 
-// shownFor is how long the result of a rehearsal stands on its Node, for those who look there
+// shownFor is how long the result of a rehearsal stands on its Node, for people who look there
 // every now and then.
 const shownFor = 5 * time.Second
 

@@ -50,7 +50,7 @@ import (
 type Nodes interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Node, error)
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*corev1.Node, error)
-	// Mark is Patch for those who do not need the Node that it makes.
+	// Mark is Patch for callers that do not need the Node that it makes.
 	Mark(ctx context.Context, name string, pt types.PatchType, data []byte) error
 }
 
@@ -179,7 +179,7 @@ func (h *Handler) Run(ctx context.Context) error {
 	defer h.progress.Wait()
 	defer h.conditions.lane.Wait()
 	defer h.opts.Hooks.Wait()
-	defer h.opts.Workloads.Wait() // whoever leads next might take back what is under way
+	defer h.opts.Workloads.Wait() // the next leader might take back what is under way
 	return g.Wait()
 }
 

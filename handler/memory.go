@@ -16,7 +16,7 @@ type memory struct {
 }
 
 // known is what we remember of one Node. Only the worker that has the node's key changes it;
-// the lock is for those who read it concurrently.
+// the lock is for concurrent reads.
 type known struct {
 	rec             interruption.Record // as it was last read or written
 	resourceVersion string              // of our own last write

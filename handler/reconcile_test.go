@@ -165,7 +165,7 @@ func TestNodeGoneIsTold(t *testing.T) {
 		h.nodeGone(t.Context(), "node-a", h.memory.of("node-a")) // forgotten
 		want := []string{"noticed spot-interruption", notify.ReasonNodeGone}
 		if diff := cmp.Diff(want, events.shown); diff != "" {
-			t.Errorf("told (-want +got):\n%s", diff)
+			t.Errorf("notified (-want +got):\n%s", diff)
 		}
 	})
 }

@@ -40,8 +40,8 @@ func restored(t *testing.T, f *fakeNodes) {
 // service, and not handed back.
 func TestRehearsalEndsWithTheNodeInService(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-		told := &shownNews{}
-		h.opts.Events = told
+		notified := &shownNews{}
+		h.opts.Events = notified
 		cancels(h, func() (bool, error) { return true, nil })
 		rehearse(t, f)
 		s.state = provisioner.StateReady
@@ -64,8 +64,8 @@ func TestRehearsalEndsWithTheNodeInService(t *testing.T) {
 		if counted := drains(t, h); counted["rehearsal completed"] != 1 || len(counted) != 1 {
 			t.Errorf("counted %v, want one rehearsal", counted)
 		}
-		if want := "noticed spot-interruption Drained"; len(told.shown) != 2 || told.shown[0]+" "+told.shown[1] != want {
-			t.Errorf("told %q, want %q", told.shown, want)
+		if want := "noticed spot-interruption Drained"; len(notified.shown) != 2 || notified.shown[0]+" "+notified.shown[1] != want {
+			t.Errorf("notified %q, want %q", notified.shown, want)
 		}
 	})
 }

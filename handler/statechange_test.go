@@ -53,13 +53,13 @@ func TestStoppingIsAnEmergencyDrain(t *testing.T) {
 // out-of-service taint frees what is left on the node.
 func TestStatesAfterTheDrainAreQuiet(t *testing.T) {
 	scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-		told := &counting{}
-		h.opts.Events = told
+		notified := &counting{}
+		h.opts.Events = notified
 		accept(t, h, notice(interruption.SpotInterruption))
 		s.left = 0
 		untilStable(t, f, h)
 		wantPhase(t, f, interruption.Released)
-		patches, events := f.patches, told.n
+		patches, events := f.patches, notified.n
 		time.Sleep(2 * time.Minute)
 		for _, action := range []string{interruption.ActionStopping, interruption.ActionShuttingDown} {
 			if v := accept(t, h, state(action)); v != interruption.Duplicate {
@@ -81,8 +81,8 @@ func TestStatesAfterTheDrainAreQuiet(t *testing.T) {
 		if !slices.Contains(node.Spec.Taints, outOfService()) || !slices.Contains(rec.Ours, interruption.OursOutOfService) {
 			t.Errorf("taints %v, record %s", node.Spec.Taints, rec)
 		}
-		if f.patches != patches+1 || told.n != events || s.finished != 1 || s.released != 1 {
-			t.Errorf("%d patches, %d Events, finished %d and released %d times", f.patches-patches, told.n-events, s.finished, s.released)
+		if f.patches != patches+1 || notified.n != events || s.finished != 1 || s.released != 1 {
+			t.Errorf("%d patches, %d Events, finished %d and released %d times", f.patches-patches, notified.n-events, s.finished, s.released)
 		}
 		if v := accept(t, h, state(interruption.ActionTerminated)); v != interruption.Duplicate {
 			t.Errorf("verdict %s the second time", v)

@@ -47,7 +47,7 @@ func (r *reconciliation) standDown(ctx context.Context) (done bool, err error) {
 }
 
 // recordRemoved stops the drain of a Node that somebody has taken the record off. What we had
-// set on the Node stays: whoever takes the record away takes the Node over.
+// set on the Node stays: if you remove the record, you take the Node over.
 func (r *reconciliation) recordRemoved(ctx context.Context) (done bool, err error) {
 	if !r.removed {
 		return false, nil

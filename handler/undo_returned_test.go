@@ -29,7 +29,7 @@ func TestRebootKeepsTheNode(t *testing.T) {
 				untilStable(t, f, h)
 				rec := wantPhase(t, f, interruption.Drained)
 				if rec.Boot != "boot-1" || s.released != 1 {
-					t.Fatalf("record %s, the provisioner was told %d times", rec, s.released)
+					t.Fatalf("record %s, the provisioner released %d times", rec, s.released)
 				}
 				ready := func(status corev1.ConditionStatus, boot string) {
 					f.change(func(n *corev1.Node) {
@@ -42,7 +42,7 @@ func TestRebootKeepsTheNode(t *testing.T) {
 				ready(corev1.ConditionFalse, "boot-2")
 				wantMarks(t, f, true)
 				if s.released != 1 {
-					t.Errorf("the provisioner was told %d times", s.released)
+					t.Errorf("the provisioner released %d times", s.released)
 				}
 				ready(corev1.ConditionTrue, "boot-2")
 				wantNoRecord(t, f)

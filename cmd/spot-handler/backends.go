@@ -43,7 +43,7 @@ type backing struct {
 	events     karpenter.Events // nil: none
 	taken      *offerings.Memory
 	room       provisioner.Room  // nil: it is not asked
-	notify     func(node string) // nil: whoever asks waits for the answer, and nothing runs what is made
+	notify     func(node string) // nil: a request waits for its answer, and nothing runs what is made
 	registerer prometheus.Registerer
 	logger     zerolog.Logger
 }
@@ -122,7 +122,7 @@ func dryRequests(b backing) dryrun.RequestFunc {
 
 // rulesOf are the operator's rules for a node: those of the flags, whether it is opted out, and
 // the rebalance policy of its NodePool. A process that only marks nodes, or that leaves Karpenter alone, has no right to
-// read that: whoever drains judges again.
+// read that: the process that drains judges again.
 func rulesOf(cfg settings, pools *karpenter.Backend) nodes.RulesFunc {
 	rules := interruption.Rules{Rebalance: cfg.rebalance, ScheduledLead: cfg.scheduledLead}
 	if cfg.provisioner == provisioner.None && rules.Rebalance.Replaces() {

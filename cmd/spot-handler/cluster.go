@@ -129,7 +129,7 @@ func newLeases(conf *rest.Config, namespace string) (leases resource[*coordinati
 	return newResource[coordinationv1.Lease, coordinationv1.LeaseList](coordination, "leases", namespace), nil
 }
 
-// caller is the cluster as whoever runs a command may see it, by their kubeconfig.
+// caller is the cluster as the user of a command may see it, by their kubeconfig.
 type caller struct {
 	*clients
 	whole *clients // which see objects as they are

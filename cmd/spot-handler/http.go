@@ -86,8 +86,8 @@ func inTurn(next http.Handler) http.Handler {
 	})
 }
 
-// connections are the open ones, oldest first. They are never more than maxConnections: whoever
-// has the most then loses the oldest, so a probe finds a place whatever others hold.
+// connections are the open ones, oldest first. They are never more than maxConnections: the client
+// that has the most then loses its oldest, so a probe finds a place whatever others hold.
 type connections struct {
 	mu   sync.Mutex
 	open []net.Conn

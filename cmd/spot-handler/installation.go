@@ -243,7 +243,7 @@ func remoteConfig(mode string, args []string, env []corev1.EnvVar) (settings, er
 	return cfg, nil
 }
 
-// daemons are the pods of spot-handler that run in the cluster, for those who judge them. An error
+// daemons are the pods of spot-handler that run in the cluster, for those that judge them. An error
 // may be about some of them.
 func (c *caller) daemons(ctx context.Context) ([]audit.Daemon, error) {
 	pods, err := c.installation(ctx)

@@ -84,7 +84,7 @@ resource "aws_sqs_queue_policy" "queue" {
         Condition = { ArnEquals = { "aws:SourceArn" = [var.hook_topic_arn] } }
       },
       ], each.key != "queue" || !var.deny_other_senders ? [] : [
-      # Without it, whoever may send to any queue of the account could have nodes drained.
+      # Without it, everybody who may send to any queue of the account could have nodes drained.
       {
         Sid       = "NobodyElseSends"
         Effect    = "Deny"

@@ -83,7 +83,7 @@ func newDry(t *testing.T, change func(*setup)) *dry {
 }
 
 // story accepts a notice and returns what was logged, without "dry run: ", and the lines.
-func (d *dry) story(t *testing.T, n interruption.Notice) (verdict interruption.Verdict, told []string, lines map[string]map[string]any) {
+func (d *dry) story(t *testing.T, n interruption.Notice) (verdict interruption.Verdict, logged []string, lines map[string]map[string]any) {
 	t.Helper()
 	d.log.Reset()
 	n.Source, n.Noticed, n.Received = interruption.Queue, time.Now(), time.Now()
@@ -101,9 +101,9 @@ func (d *dry) story(t *testing.T, n interruption.Notice) (verdict interruption.V
 			continue
 		}
 		message := strings.TrimPrefix(line["message"].(string), "dry run: ")
-		told, lines[message] = append(told, message), line
+		logged, lines[message] = append(logged, message), line
 	}
-	return verdict, told, lines
+	return verdict, logged, lines
 }
 
 const (
@@ -152,8 +152,8 @@ func TestDryRunOfEachKind(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newDry(t, tt.change)
 			tt.notice.EventID, tt.notice.InstanceID = "event-1", "i-a"
-			_, told, lines := d.story(t, tt.notice)
-			if diff := cmp.Diff(tt.want, told); diff != "" {
+			_, logged, lines := d.story(t, tt.notice)
+			if diff := cmp.Diff(tt.want, logged); diff != "" {
 				t.Fatalf("story (-want +got):\n%s", diff)
 			}
 			for message, line := range lines {
@@ -169,8 +169,8 @@ func TestDryRunOfEachKind(t *testing.T) {
 					t.Errorf("begins %v, want %s", lines[tellsWait]["begin"], want)
 				}
 			}
-			if verdict, told, _ := d.story(t, tt.notice); name != "rebalance, ignore" && (verdict != interruption.Duplicate || len(told) > 0) {
-				t.Errorf("the second time: %s, %v", verdict, told)
+			if verdict, logged, _ := d.story(t, tt.notice); name != "rebalance, ignore" && (verdict != interruption.Duplicate || len(logged) > 0) {
+				t.Errorf("the second time: %s, %v", verdict, logged)
 			}
 		})
 	}
@@ -183,16 +183,16 @@ func TestDryRunOfWithdrawal(t *testing.T) {
 	}
 	off := n
 	off.Withdrawn = true
-	if verdict, told, _ := d.story(t, off); verdict != interruption.Ignored || !cmp.Equal(told, []string{"would do nothing"}) {
-		t.Errorf("of what was never announced: %s, %v", verdict, told)
+	if verdict, logged, _ := d.story(t, off); verdict != interruption.Ignored || !cmp.Equal(logged, []string{"would do nothing"}) {
+		t.Errorf("of what was never announced: %s, %v", verdict, logged)
 	}
 	d.story(t, n)
 	want := []string{"would take back what was announced", "would cancel the drain and undo what was set"}
-	if verdict, told, _ := d.story(t, off); verdict != interruption.Accepted || !cmp.Equal(told, want) {
-		t.Errorf("%s, %v", verdict, told)
+	if verdict, logged, _ := d.story(t, off); verdict != interruption.Accepted || !cmp.Equal(logged, want) {
+		t.Errorf("%s, %v", verdict, logged)
 	}
-	if verdict, told, _ := d.story(t, n); verdict != interruption.Accepted || len(told) < 4 {
-		t.Errorf("announced again: %s, %v", verdict, told)
+	if verdict, logged, _ := d.story(t, n); verdict != interruption.Accepted || len(logged) < 4 {
+		t.Errorf("announced again: %s, %v", verdict, logged)
 	}
 }
 
@@ -203,17 +203,17 @@ func TestDryRunOfHooksAlone(t *testing.T) {
 		"unknown": {Kind: interruption.InstanceTerminating, InstanceID: "i-b", Hook: &interruption.Hook{Group: "workers", Name: "drain"}},
 		"launch":  {Kind: interruption.InstanceTerminating, InstanceID: "i-a", Hook: &interruption.Hook{Group: "workers", Name: "drain", Launching: true}},
 	} {
-		verdict, told, lines := d.story(t, n)
+		verdict, logged, lines := d.story(t, n)
 		want := interruption.Completed
 		if n.Hook.Launching {
 			want = interruption.Ignored
 		}
-		if verdict != want || !cmp.Equal(told, []string{tellsHook}) || lines[tellsHook]["group"] != "workers" || lines[tellsHook]["hook"] != "drain" {
+		if verdict != want || !cmp.Equal(logged, []string{tellsHook}) || lines[tellsHook]["group"] != "workers" || lines[tellsHook]["hook"] != "drain" {
 			t.Errorf("%s: %s, %v", name, verdict, lines)
 		}
 	}
-	if verdict, told, _ := d.story(t, interruption.Notice{Kind: interruption.SpotInterruption, InstanceID: "i-b"}); verdict != interruption.Unknown || len(told) > 0 {
-		t.Errorf("%s, %v", verdict, told)
+	if verdict, logged, _ := d.story(t, interruption.Notice{Kind: interruption.SpotInterruption, InstanceID: "i-b"}); verdict != interruption.Unknown || len(logged) > 0 {
+		t.Errorf("%s, %v", verdict, logged)
 	}
 }
 

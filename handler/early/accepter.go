@@ -183,7 +183,7 @@ func (a *Accepter) Gone(instance string) {
 	a.drop(expired, func(w *waiting) bool { return w.notice.InstanceID == instance })
 }
 
-// drop keeps those notices no longer: whoever waits asks once more.
+// drop keeps those notices no longer: a caller that waits asks once more.
 func (a *Accepter) drop(outcome string, which func(*waiting) bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

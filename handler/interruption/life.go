@@ -215,7 +215,7 @@ func RebalancePolicies() []RebalancePolicy {
 func (p RebalancePolicy) Replaces() bool { return p == RebalanceReplace || p == RebalanceFallback }
 
 // UnknownHookTimeout is how long a group is taken to wait at a lifecycle hook whose own timeout
-// cannot be read. AWS's default is an hour; those who set a hook up for drains take minutes, and
+// cannot be read. AWS's default is an hour; operators who set a hook up for drains take minutes, and
 // too short a wait only ends the drain early.
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html
 const UnknownHookTimeout = 5 * time.Minute

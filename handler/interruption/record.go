@@ -37,7 +37,7 @@ const (
 	// from which the instance has come back.
 	PastAnnotation = "spot-handler/past-events"
 
-	// ConditionType is the condition of a Node that is interrupted, for those who know nothing of
+	// ConditionType is the condition of a Node that is interrupted, for controllers that know nothing of
 	// the record.
 	ConditionType = "spot-handler/Interrupted"
 

@@ -185,8 +185,8 @@ var outOfService = corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodes
 // that this very instance, by an id that it never reuses, is terminated, which is final. The
 // message was not minutes old while the Node was Ready, nor has the Node become Ready since
 // (see [interruption.Judge]). The kubelet has stopped reporting, or has reported its own end,
-// so the Node is not Ready. And nobody is deleting the Node already: whoever deletes it ends it
-// in their own way. A machine that has only stopped is not enough: it comes back.
+// so the Node is not Ready. And nobody is deleting the Node already: that ends it in another
+// way. A machine that has only stopped is not enough: it comes back.
 func isShutDown(node *corev1.Node, rec interruption.Record) bool {
 	return rec.Terminated() && !nodes.Ready(node) && node.DeletionTimestamp == nil
 }

@@ -198,7 +198,7 @@ func (x *Index) changed(before, after *corev1.Node) {
 const pageSize = 100
 
 // List reads all Nodes page by page, and keeps of each page only what lean leaves. It serves
-// whoever looks once, and an Index where the API server does not stream the Nodes at the start
+// a command that looks once, and an Index where the API server does not stream the Nodes at the start
 // of a watch, as up to Kubernetes 1.31 and in 1.33 (the feature gate WatchList): in one answer
 // 5,000 Nodes are 100 MB. It does not pass on the caller's resource version: the API server
 // never pages what it answers from its cache, and what we read instead is never older.

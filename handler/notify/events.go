@@ -118,7 +118,7 @@ func (e *Events) AnnotationMeaningless(node string, pod *corev1.Pod, text string
 	e.warnOfPod(node, pod, ReasonMeaningless, fmt.Sprintf("annotation%s is ignored: %s", whose, text))
 }
 
-// About reports whether the Event is about this pod. The UID alone does not tell: those who may write
+// About reports whether the Event is about this pod. The UID alone does not tell: users who may write
 // Events in a namespace of their own may give them that of any pod.
 func About(e *corev1.Event, pod *corev1.Pod) bool {
 	of := e.InvolvedObject

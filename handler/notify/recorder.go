@@ -50,7 +50,7 @@ const (
 	eventQuiet    = 100 * time.Millisecond
 	eventPatience = 10 * time.Second
 
-	// eventTries is how often an Event is tried while the API server is away, and eventTimeout how
+	// eventTries is how often an Event is tried while the API server is unreachable, and eventTimeout how
 	// long each time: an admission webhook can hang for 30 s.
 	eventTries   = 12
 	eventTimeout = 10 * time.Second

@@ -12,7 +12,7 @@ import (
 // The types of our CloudEvents.
 const (
 	typeNotice           = "spot-handler.notice"            // the node ends; again when it ends earlier
-	typeReplacementReady = "spot-handler.replacement-ready" // for those who ask
+	typeReplacementReady = "spot-handler.replacement-ready" // for pods that ask for it
 	typeCanceled         = "spot-handler.canceled"          // the node does not end after all
 )
 
@@ -29,7 +29,7 @@ type cloudEvent struct {
 	Data            eventData `json:"data"`
 }
 
-// eventData is what a pod has to know. Times are absolute: whoever reads them later needs no
+// eventData is what a pod has to know. Times are absolute: a pod that reads them later needs no
 // other.
 type eventData struct {
 	Kind   string `json:"kind"`
@@ -48,7 +48,7 @@ type eventData struct {
 // noReplacement is the state of a replacement that was not requested, or not yet.
 const noReplacement = "None"
 
-// newEvent is the event for a pod of the node. The id is the same whoever makes the event, so a
+// newEvent is the event for a pod of the node. The id is the same whichever process makes the event, so a
 // receiver can tell what it has received before.
 func newEvent(now time.Time, in Interruption, what string, d drain.Decision) cloudEvent {
 	pod := d.Pod

@@ -65,10 +65,10 @@ func (a *api) taken() []string {
 	return slices.Sorted(slices.Values(a.patches))
 }
 
-type meaningless struct{ told []string }
+type meaningless struct{ reported []string }
 
 func (m *meaningless) AnnotationMeaningless(_ string, _ *corev1.Pod, text string, _ bool) {
-	m.told = append(m.told, text)
+	m.reported = append(m.reported, text)
 }
 
 func newNotifier(t *testing.T, change func(*Options)) (*Notifier, *api) {

@@ -25,7 +25,7 @@ const (
 	// https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/http-protocol-binding.md
 	contentType = "application/cloudevents+json; charset=utf-8"
 
-	// attempts, each of attemptTimeout, are what a pod gets: whoever does not answer within
+	// attempts, each of attemptTimeout, are what a pod gets: one that does not answer within
 	// seconds has no more to say.
 	attempts       = 2
 	attemptTimeout = 2 * time.Second

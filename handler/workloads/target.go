@@ -61,8 +61,8 @@ func (t *Notifier) target(pod *corev1.Pod, annotation string) (*url.URL, error) 
 	return parsed, nil
 }
 
-// allowed reports whether pods can have that address. Those who own a node can write what they
-// likes into the status of the node's pods: we must not be made to call ourselves, or the
+// allowed reports whether pods can have that address. The owner of a node can write what they
+// like into the status of the node's pods: we must not be made to call ourselves, or the
 // metadata service.
 func (t *Notifier) allowed(addr netip.Addr) bool {
 	if len(t.opts.Networks) > 0 {

@@ -43,10 +43,10 @@ func TestNews(t *testing.T) {
 	} {
 		step.change()
 		if got := notifier.news(in, asks(a, step.at)); got != step.a {
-			t.Errorf("step %d: a is told %q, want %q", i, got, step.a)
+			t.Errorf("step %d: a is notified of %q, want %q", i, got, step.a)
 		}
 		if got := notifier.news(in, asks(b, step.at)); got != step.b {
-			t.Errorf("step %d: b is told %q, want %q", i, got, step.b)
+			t.Errorf("step %d: b is notified of %q, want %q", i, got, step.b)
 		}
 	}
 }
@@ -96,8 +96,8 @@ func TestTellAndCancel(t *testing.T) {
 	if diff := cmp.Diff(wantPatches, api.taken()); diff != "" {
 		t.Errorf("patches (-want +got):\n%s", diff)
 	}
-	if told := notifier.opts.Events.(*meaningless).told; len(told) != 1 || !strings.Contains(told[0], `"http", want PORT or PORT/PATH`) {
-		t.Errorf("people are told %q", told)
+	if reported := notifier.opts.Events.(*meaningless).reported; len(reported) != 1 || !strings.Contains(reported[0], `"http", want PORT or PORT/PATH`) {
+		t.Errorf("reported %q", reported)
 	}
 
 	another, apiOfAnother := newNotifier(t, nil) // has notified nobody

@@ -77,7 +77,7 @@ type Room struct {
 	promises map[string]*promise
 }
 
-// reading is a read of the cluster that goes on in the background, one at a time: whoever asks
+// reading is a read of the cluster that goes on in the background, one at a time: a caller that asks
 // meanwhile must not wait, as evictions would.
 type reading struct {
 	goesOn chan struct{} // closed at its end; nil if none goes on

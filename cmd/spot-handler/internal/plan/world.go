@@ -24,7 +24,7 @@ type world struct {
 	agenda
 
 	nodes   map[string]*node
-	inOrder []*node     // the same, for those who go through all
+	inOrder []*node     // the same, to go through all
 	lost    []*lostNode // by name
 	pods    map[types.UID]*pod
 	fates   []*fate
