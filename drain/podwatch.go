@@ -3,6 +3,7 @@ package drain
 import (
 	"maps"
 	"reflect"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -77,8 +78,8 @@ func Lean(pod *corev1.Pod) *corev1.Pod {
 			Tolerations:                   pod.Spec.Tolerations,
 			Overhead:                      pod.Spec.Overhead,
 			Resources:                     pod.Spec.Resources,
-			Containers:                    leanContainers(pod.Spec.Containers),
-			InitContainers:                leanContainers(pod.Spec.InitContainers),
+			Containers:                    leanContainers(asGiven(pod, pod.Spec.Containers, pod.Status.ContainerStatuses)),
+			InitContainers:                leanContainers(asGiven(pod, pod.Spec.InitContainers, pod.Status.InitContainerStatuses)),
 			Volumes:                       leanVolumes(pod.Spec.Volumes),
 			ResourceClaims:                pod.Spec.ResourceClaims,
 			SchedulerName:                 pod.Spec.SchedulerName,
@@ -114,6 +115,28 @@ func leanContainers(containers []corev1.Container) []corev1.Container {
 		slim[i] = corev1.Container{Name: c.Name, Resources: c.Resources, RestartPolicy: c.RestartPolicy, Ports: hostPorts(c.Ports)}
 	}
 	return slim
+}
+
+// asGiven are the pod's containers. If it was resized to more than its node can ever give, they request
+// what the node has given them: anybody who may resize a pod can ask for any amount.
+// https://kubernetes.io/docs/tasks/configure-pod-container/resize-container-resources/#pod-resize-status
+func asGiven(pod *corev1.Pod, containers []corev1.Container, statuses []corev1.ContainerStatus) []corev1.Container {
+	c := Condition(pod, corev1.PodResizePending)
+	if c == nil || c.Status != corev1.ConditionTrue || c.Reason != corev1.PodReasonInfeasible {
+		return containers
+	}
+	has := map[string]corev1.ResourceList{}
+	for _, s := range statuses {
+		has[s.Name] = s.AllocatedResources
+		if s.Resources != nil {
+			has[s.Name] = s.Resources.Requests
+		}
+	}
+	containers = slices.Clone(containers)
+	for i, c := range containers {
+		containers[i].Resources.Requests = has[c.Name]
+	}
+	return containers
 }
 
 // hostPorts are those that only one pod of a node can have.

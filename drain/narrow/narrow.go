@@ -200,7 +200,10 @@ const longestKey = 1 << 10
 var kinds = map[string]kind{
 	"pods": {object(fields{
 		"spec":   podSpec,
-		"status": {"phase": nil, "startTime": nil, "podIP": nil, "conditions": conditions},
+		"status": {
+			"phase": nil, "startTime": nil, "podIP": nil, "conditions": conditions,
+			"containerStatuses": containerStatuses, "initContainerStatuses": containerStatuses,
+		},
 	}), podField, podBound},
 	"nodes": {object(fields{
 		"spec":   nil,
@@ -255,6 +258,9 @@ var metadata = fields{
 }
 
 var conditions = fields{"type": nil, "status": nil, "reason": nil, "lastTransitionTime": nil}
+
+// containerStatuses are what a container has of what it asks for: less, if it was resized.
+var containerStatuses = fields{"name": nil, "allocatedResources": nil, "resources": {"requests": nil}}
 
 var podSpec = fields{
 	"nodeName": nil, "terminationGracePeriodSeconds": nil, "nodeSelector": nil, "affinity": nil,
