@@ -222,7 +222,8 @@ var kinds = map[string]kind{
 	"apps/replicasets":  {object(fields{"spec": {"replicas": nil, "selector": nil}}), fieldBound, objectBound},
 	"apps/statefulsets": {object(fields{"spec": {"replicas": nil, "selector": nil}}), fieldBound, objectBound},
 	"apps/daemonsets": {object(fields{
-		"spec": {"selector": nil, "template": {"metadata": metadata, "spec": podSpec}},
+		"spec":   {"selector": nil, "template": {"metadata": metadata, "spec": podSpec}},
+		"status": {"numberReady": nil},
 	}), fieldBound, objectBound},
 	"policy/poddisruptionbudgets": {object(fields{
 		"spec":   nil,

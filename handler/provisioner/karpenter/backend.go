@@ -124,8 +124,11 @@ type Pods interface {
 // Backend makes replacements with Karpenter.
 type Backend struct {
 	opts    Options
-	pools   *readcache.Cache[[]*nodePool]   // under the key ""
-	daemons *readcache.Cache[[]*corev1.Pod] // under the key ""
+	pools   *readcache.Cache[[]*nodePool] // under the key ""
+	daemons *readcache.Cache[[]daemon]    // under the key ""
+	// replacing are the names of our NodeClaims by what they replace, under the key "", or that of the
+	// only instance.
+	replacing *readcache.Cache[map[string][]string]
 	// refusals are the answers that there is no replacement, by node and instance, or for every node
 	// under the key "". They are put there, not read, and kept for a while: a node is reconciled
 	// whenever one of its pods changes, and deciding takes some calls.
@@ -153,6 +156,7 @@ func New(opts Options) *Backend {
 	}
 	b.pools = newReadCache(poolTTL, b.readPools)
 	b.daemons = newReadCache(poolTTL, b.readDaemons)
+	b.replacing = newReadCache(poolTTL, b.readReplacing)
 	b.keeper = newKeeper(b)
 	b.claims = newClaimWatch(opts.Dynamic, opts.SingleNode, b.claimChanged, b.log)
 	return b

@@ -55,12 +55,12 @@ func TestAutomaticChoice(t *testing.T) {
 			},
 			reason: "limit of NodePool a leaves no room",
 		},
-		"the node may be larger than its pods": {
+		"the node was larger than its pods": {
 			pools: func(t *testing.T) []runtime.Object {
 				return []runtime.Object{plain(t, "a", 40, set(map[string]any{"cpu": "107"}, "spec", "limits")), plain(t, "b", 1)}
 			},
-			claim: set("8", "status", "capacity", "cpu"), // what is known of a Node does not say
-			pool:  "b",
+			claim: set("8", "status", "capacity", "cpu"), // of which 7 are left
+			pool:  "a",
 		},
 		"pinned pods": {
 			pools: func(t *testing.T) []runtime.Object { return []runtime.Object{plain(t, "a", 40)} },

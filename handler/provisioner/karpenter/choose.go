@@ -35,6 +35,8 @@ type lostNode struct {
 	tried  []string  // pools that were tried
 	remark string    // for people
 
+	elsewhere []*corev1.Pod // of DaemonSets that have none on this node
+
 	named, namedBy string // the pool that the operator has named to replace the node's, and where
 	lately         []offerings.Loss
 	tooMany        map[string]offerings.Losses // pools to which a node at risk had better not go
@@ -54,17 +56,30 @@ func (b *Backend) choose(ctx context.Context, node *corev1.Node, rec interruptio
 	if none := refuse(node, rec, need); none != nil {
 		return choice{none: *none}, nil
 	}
-	lost := b.lose(node, rec, need)
-	lost.tried = tried
-	var c choice
-	r, err := b.rank(ctx, lost)
-	if err == nil {
-		c, err = b.best(ctx, r)
-	}
+	c, err := b.among(ctx, node, rec, need, tried)
 	if reason, ok := unavailable(err); ok {
 		return choice{none: unsupported(reason)}, nil
 	}
 	return c, err
+}
+
+// among chooses among the pools. What other nodes' DaemonSets might ask for is left out if no pool has
+// room for it.
+func (b *Backend) among(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need, tried []string) (choice, error) {
+	lost, err := b.lose(ctx, node, rec, need)
+	if err != nil {
+		return choice{}, err
+	}
+	lost.tried = tried
+	r, err := b.rank(ctx, lost)
+	if err != nil {
+		return choice{}, err
+	}
+	c, err := b.best(ctx, r)
+	if err != nil || len(c.orders) > 0 || len(r.orders) == 0 || len(r.orders[0].lost.elsewhere) == 0 {
+		return c, err
+	}
+	return b.best(ctx, r.withoutElsewhere())
 }
 
 // refuse is the answer that follows from the node, its record and its pods alone; nil if none does.
@@ -86,9 +101,16 @@ func refuse(node *corev1.Node, rec interruption.Record, need provisioner.Need) *
 	return &none
 }
 
-func (b *Backend) lose(node *corev1.Node, rec interruption.Record, need provisioner.Need) lostNode {
+// lose begins with what is known of the node. What its NodeClaim says goes before what its own labels
+// say, which its kubelet can write.
+func (b *Backend) lose(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (lostNode, error) {
+	claim, err := b.sourceClaim(ctx, node)
+	if err != nil {
+		return lostNode{}, err
+	}
+	node = asMade(node, claim)
 	lost := lostNode{
-		node: node, rec: rec, need: need, pool: node.Labels[nodePoolLabel], lately: b.opts.Offerings.Lost(),
+		node: node, rec: rec, need: need, claim: claim, pool: node.Labels[nodePoolLabel], lately: b.opts.Offerings.Lost(),
 	}
 	if rec.Kind == interruption.RebalanceRecommendation {
 		policy, _ := b.RebalancePolicy(node) // if the pools cannot be read, none is chosen
@@ -100,7 +122,7 @@ func (b *Backend) lose(node *corev1.Node, rec interruption.Record, need provisio
 			lost.remark = "pool " + lost.pool + " has " + l.String()
 		}
 	}
-	return lost
+	return lost, nil
 }
 
 // cannot says why nothing can be done for the node.
@@ -162,13 +184,9 @@ func (b *Backend) rank(ctx context.Context, lost lostNode) (ranking, error) {
 	return r, nil
 }
 
-// complete reads what no other node can share, and so comes last: the node's NodeClaim and, if Karpenter
-// replaces the node itself, which pods it leaves behind. If it leaves none, by says why nothing is to be
-// asked for.
+// complete adds the DaemonSets and, if Karpenter replaces the node itself, has only the pods move that
+// it leaves behind. If it leaves none, by says why nothing is to be asked for.
 func (b *Backend) complete(ctx context.Context, lost *lostNode) (by string, err error) {
-	if lost.claim, err = b.sourceClaim(ctx, lost.node); err != nil {
-		return "", err
-	}
 	if by := replacedBy(*lost); by != "" {
 		stranded, err := b.stranded(ctx, lost.need.Moving)
 		if err != nil || len(stranded) == 0 {
@@ -177,7 +195,7 @@ func (b *Backend) complete(ctx context.Context, lost *lostNode) (by string, err 
 		lost.remark = fmt.Sprintf("only for the %d of %d pods that Karpenter leaves behind; %s", len(stranded), len(lost.need.Moving), by)
 		lost.need.Moving = stranded
 	}
-	lost.need.Daemons, err = b.withDaemons(ctx, lost.need.Daemons)
+	lost.elsewhere, err = b.elsewhere(ctx, lost.need.Daemons)
 	return "", err
 }
 
@@ -190,7 +208,7 @@ func (b *Backend) best(ctx context.Context, r ranking) (choice, error) {
 			against = append(against, "NodePool "+o.pool.Name+" takes none of the pods: "+o.fit.remark())
 			continue
 		}
-		reason, err := b.ledger.room(ctx, o.pool, o.name(), o.size)
+		reason, err := b.room(ctx, o)
 		if err != nil {
 			return choice{}, err
 		}

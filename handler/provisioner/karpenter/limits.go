@@ -109,6 +109,47 @@ func (l *ledger) reserve(ctx context.Context, pool *nodePool, claim string, size
 	return "", nil
 }
 
+// left is how much of each limit of the pool is left for the claim, which may be less than nothing; nil
+// if there are no limits, or the claim is counted already.
+func (l *ledger) left(ctx context.Context, pool *nodePool, claim string) (corev1.ResourceList, error) {
+	if len(pool.Spec.Limits) == 0 {
+		return nil, nil
+	}
+	u, err := l.usages.Get(ctx, pool.Name)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.counts(u, claim) {
+		return nil, nil
+	}
+	more, left := l.pending(u, pool), corev1.ResourceList{}
+	for name, limit := range pool.Spec.Limits {
+		limit = limit.DeepCopy()
+		limit.Sub(pool.used(name, u.sum))
+		limit.Sub(more[name])
+		left[name] = limit
+	}
+	return left, nil
+}
+
+// pending are the claims of the pool that its usage lacks.
+func (l *ledger) pending(u *usage, pool *nodePool) corev1.ResourceList {
+	sum := corev1.ResourceList{}
+	for name, o := range l.unlisted {
+		if o.pool != pool.Name {
+			continue
+		}
+		if _, listed := u.claims[name]; listed || u.asked.After(o.at.Add(maxUnlisted)) {
+			delete(l.unlisted, name)
+			continue
+		}
+		room.Add(sum, withNode(o.size))
+	}
+	return sum
+}
+
 // counts reports whether the claim is part of the usage, or of what it might lack.
 func (l *ledger) counts(u *usage, claim string) bool {
 	_, listed := u.claims[claim]
@@ -121,16 +162,7 @@ func (l *ledger) full(u *usage, pool *nodePool, claim string, size corev1.Resour
 		return ""
 	}
 	more := withNode(size)
-	for name, o := range l.unlisted {
-		if o.pool != pool.Name {
-			continue
-		}
-		if _, listed := u.claims[name]; listed || u.asked.After(o.at.Add(maxUnlisted)) {
-			delete(l.unlisted, name)
-			continue
-		}
-		room.Add(more, withNode(o.size))
-	}
+	room.Add(more, l.pending(u, pool))
 	full := exceeded(pool, u.sum, more)
 	if full != "" {
 		l.refusals.Inc()
@@ -231,7 +263,8 @@ func sumRequests(n provisioner.Need) corev1.ResourceList {
 
 // atLeast is the larger of each resource.
 func atLeast(a, b corev1.ResourceList) corev1.ResourceList {
-	most := a.DeepCopy()
+	most := corev1.ResourceList{}
+	maps.Copy(most, a)
 	for name, q := range b {
 		if have := most[name]; q.Cmp(have) > 0 {
 			most[name] = q

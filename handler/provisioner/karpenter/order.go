@@ -34,6 +34,7 @@ type claimOrder struct {
 	ask    corev1.ResourceList // for the pods that fit
 	size   corev1.ResourceList // what it might use of the pool's limits; at least ask
 	until  time.Time           // the end of its protection from consolidation; zero means none
+	free   bool                // any instance type of the pool will do
 	remark string              // for people
 
 	// former is the UID of the claim that replaced the same instance in the same pool in an
@@ -136,11 +137,11 @@ func isForbidden(key string) bool {
 // that the pool allows too. There are none where it is safer to leave the choice to the
 // pool: with a wrong list the claim is never launched.
 func (o claimOrder) instanceTypes() []string {
-	if o.lost.claim == nil {
-		return nil
-	}
 	template := o.pool.Spec.Template.Spec
 	provider := template.NodeClassRef.Group
+	if o.lost.claim == nil || o.free && provider != kwokGroup {
+		return nil
+	}
 	theirs := constraintOn(corev1.LabelInstanceTypeStable, o.lost.claim.Spec.Requirements)
 	ours := constraintOn(corev1.LabelInstanceTypeStable, slices.Concat(template.Requirements, o.fit.needed))
 	types := slices.DeleteFunc(slices.Clone(theirs.In), func(t string) bool { return !theirs.Allows(t) || !ours.Allows(t) })

@@ -122,7 +122,7 @@ func (f fleet) add(claim *Claim) {
 	}
 	nodes := f.spot[pool][of]
 	nodes.count++
-	nodes.size = atLeast(atLeast(nodes.size, claim.Status.Capacity), claim.Status.Allocatable) // as rank sizes an order
+	nodes.size = atLeast(atLeast(nodes.size, claim.Status.Capacity), claim.Status.Allocatable) // what an order counts for at most
 }
 
 // elsewhere are the zones in which other pools have spot nodes, and this one may have none.

@@ -79,14 +79,8 @@ func (lost lostNode) orderIn(c candidate) claimOrder {
 		s.preferOnDemand()
 	}
 	o.fit = fitTo(s, lost.need)
-	o.ask = sumRequests(o.fit.need)
-	// Karpenter chooses the instance type: a cheap one that fits, as the interrupted node's own
-	// type did. That node's claim says how large that is (with the kwok provider, only how much
-	// of it pods can have); the Node that we are given is lean and does not say.
-	o.size = o.ask
-	if lost.claim != nil {
-		o.size = atLeast(atLeast(o.ask, lost.claim.Status.Capacity), lost.claim.Status.Allocatable)
-	}
+	o.ask = lost.ask(s, o.fit.need)
+	o.sized()
 	if n := len(lost.need.Moving) - len(o.fit.need.Moving); n > 0 {
 		without := fmt.Sprintf("without %d of %d pods, which cannot run in pool %s: %s", n, len(lost.need.Moving), c.pool.Name, o.fit.remark())
 		o.remark = strings.TrimPrefix(o.remark+"; "+without, "; ")

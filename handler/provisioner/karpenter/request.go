@@ -104,6 +104,16 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (interruption.Replac
 	if known, _ := b.claims.get(r.Name); known != nil && known.Labels[SettledLabel] == "" {
 		return b.ours(ctx, o, r, known)
 	}
+	if other, found, err := b.instead(ctx, o); found || err != nil {
+		return other, err
+	}
+	o, err := b.fitted(ctx, o)
+	if reason, ok := unavailable(err); ok {
+		return unsupported(reason), nil
+	}
+	if err != nil {
+		return r, err
+	}
 	order, err := o.build()
 	if err != nil {
 		return provisioner.Failed(r, err.Error()), nil

@@ -170,7 +170,7 @@ func TestFailures(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		c.wantNotified(true)
 		wantState(t, c.request(&rec), provisioner.StateFailed, "not launched in 25 s: no subnet")
-		c.wantCalls("delete nodeclaims")
+		c.wantCalls("delete nodeclaims", "get nodeclaims") // of the node, to choose the next pool
 		time.Sleep(time.Minute)
 		wantState(t, c.request(&rec), provisioner.StateFailed, "not launched in 25 s")
 		c.wantCalls("get nodeclaims") // looked after, and gone
@@ -217,7 +217,7 @@ func TestFailures(t *testing.T) {
 		c.remove()
 		c.wantNotified(true)
 		wantState(t, c.request(&rec), provisioner.StateFailed, "insufficient capacity")
-		c.wantCalls("get nodeclaims") // the absence is checked
+		c.wantCalls("get nodeclaims", "get nodeclaims") // the absence is checked, and the next pool chosen
 		c.request(&rec)
 		c.wantCalls()
 		time.Sleep(time.Hour)

@@ -2,6 +2,7 @@ package karpenter
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -43,6 +44,22 @@ func (b *Backend) sourceClaim(ctx context.Context, node *corev1.Node) (*Claim, e
 		return nil, nil
 	}
 	return claim, nil
+}
+
+// asMade is the node with the labels that its NodeClaim has: its instance type, zone, capacity type and
+// pool, for example. A kubelet can write most labels of its own Node, but no NodeClaim.
+// https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#noderestriction
+func asMade(node *corev1.Node, claim *Claim) *corev1.Node {
+	if claim == nil || len(claim.Labels) == 0 {
+		return node
+	}
+	made := *node
+	made.Labels = maps.Clone(node.Labels)
+	if made.Labels == nil {
+		made.Labels = map[string]string{}
+	}
+	maps.Copy(made.Labels, claim.Labels)
+	return &made
 }
 
 // madeByKarpenter reports whether a NodeClaim owns the node. The label says so until the

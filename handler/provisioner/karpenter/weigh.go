@@ -40,7 +40,11 @@ func (b *Backend) Weigh(ctx context.Context, node *corev1.Node, rec interruption
 	if cannot(node, rec) != "" || len(need.Moving) == 0 {
 		return nil, nil
 	}
-	r, err := b.rank(ctx, b.lose(node, rec, need))
+	lost, err := b.lose(ctx, node, rec, need)
+	if err != nil {
+		return nil, err
+	}
+	r, err := b.rank(ctx, lost)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +54,7 @@ func (b *Backend) Weigh(ctx context.Context, node *corev1.Node, rec interruption
 		w := Weighed{Pool: o.pool.Name, Capacity: o.capacity, Named: o.namedBy, Without: o.fit.out, Inherited: o.fit.inherited}
 		if o.takesNone() {
 			w.Against = "takes none of the pods"
-		} else if w.Against, err = b.ledger.room(ctx, o.pool, o.name(), o.size); err != nil {
+		} else if w.Against, err = b.room(ctx, o); err != nil {
 			return nil, err
 		}
 		if w.Against != "" {

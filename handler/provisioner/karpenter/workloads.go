@@ -26,10 +26,14 @@ var (
 	budgetResource    = schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}
 )
 
-// withDaemons are the pods of the DaemonSets that can run on a new node: those of the
-// interrupted node as they are, and one of each DaemonSet that has none there. If we have no
-// permission to read DaemonSets, which is said once, they are the interrupted node's only.
-func (b *Backend) withDaemons(ctx context.Context, here []*corev1.Pod) ([]*corev1.Pod, error) {
+// elsewhere are the pods of the DaemonSets that can run on a new node and have none on the interrupted
+// one, where those of here are: one of each. Without permission to read DaemonSets, which is said once,
+// there are none.
+//
+// Anybody who can create DaemonSets in a namespace could size everybody's replacement with one that has
+// no pod, whatever the namespace's quota. So only kube-system's count without a pod that is Ready. All
+// together count for no more than a share of the node, see [lostNode.ask].
+func (b *Backend) elsewhere(ctx context.Context, here []*corev1.Pod) ([]*corev1.Pod, error) {
 	all, err := b.daemons.Get(ctx, "")
 	_, away := unavailable(err)
 	if err != nil && !away {
@@ -39,33 +43,40 @@ func (b *Backend) withDaemons(ctx context.Context, here []*corev1.Pod) ([]*corev
 		b.log.Warn().Msg("the API server forbids us to list DaemonSets: replacements are sized with those of the interrupted nodes")
 	}
 	seen := map[types.NamespacedName]bool{}
-	pods := make([]*corev1.Pod, 0, max(len(here), len(all)))
 	for _, pod := range here {
-		pods = append(pods, pod)
 		if owner := metav1.GetControllerOf(pod); owner != nil {
 			seen[types.NamespacedName{Namespace: pod.Namespace, Name: owner.Name}] = true
 		}
 	}
-	for _, pod := range all {
-		if !seen[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}] {
-			pods = append(pods, pod)
+	var pods []*corev1.Pod
+	for _, d := range all {
+		counts := d.runs || d.pod.Namespace == metav1.NamespaceSystem
+		if counts && !seen[types.NamespacedName{Namespace: d.pod.Namespace, Name: d.pod.Name}] {
+			pods = append(pods, d.pod)
 		}
 	}
 	return pods, nil
 }
 
-// readDaemons reads a pod of each of the cluster's DaemonSets, as its template has it. Some will run
-// on the new node that do not run on the interrupted one, such as those for on-demand nodes only.
-func (b *Backend) readDaemons(ctx context.Context, _ string) ([]*corev1.Pod, error) {
-	var pods []*corev1.Pod
+// daemon is a DaemonSet: a pod of it, as its template has it, and whether any of its pods is Ready.
+type daemon struct {
+	pod  *corev1.Pod
+	runs bool
+}
+
+// readDaemons reads the cluster's DaemonSets. Some will run on the new node that do not run on the
+// interrupted one, such as those for on-demand nodes only.
+func (b *Backend) readDaemons(ctx context.Context, _ string) ([]daemon, error) {
+	var daemons []daemon
 	counted := map[string]int{} // by namespace
 	err := eachPage(ctx, b.opts.Dynamic, daemonSetResource, "", func(set *unstructured.Unstructured) {
 		if pod := podOf(set); pod != nil && counted[pod.Namespace] < daemonsOf {
 			counted[pod.Namespace]++
-			pods = append(pods, pod)
+			ready, _, _ := unstructured.NestedInt64(set.Object, "status", "numberReady")
+			daemons = append(daemons, daemon{pod, ready > 0})
 		}
 	})
-	return pods, err
+	return daemons, err
 }
 
 // daemonsOf is how many DaemonSets of one namespace count: a tenant can make any number. How much is
