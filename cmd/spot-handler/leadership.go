@@ -91,6 +91,9 @@ func (p parts) leadership(registry *prometheus.Registry) leadership {
 	p.taken, p.notify, p.registerer = offerings.New(), enqueue, registry
 	p.room = newRoom(p.backing)
 	pools, provider := newProvisioner(p.backing)
+	if asksKarpenter(cfg) {
+		p.taken.Identify(pools.AsMade)
+	}
 	rules, log := rulesOf(cfg, pools), part(p.logger, "handler")
 	h = handler.New(handler.Options{
 		Nodes:       p.clients.nodes,

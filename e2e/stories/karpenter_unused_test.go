@@ -79,7 +79,7 @@ func TestWhatAProcessLeavesBehindIsCleanedUp(t *testing.T) {
 
 // A replacement registers and is never initialized, as nothing removes its startup taint. Karpenter's consolidation
 // removes empty nodes of the pool at once, but not this one: it is returned 15 minutes after its launch, and the time
-// to live. The test makes it that old.
+// to live. The test makes it that old, and begins the next process.
 func TestWhatIsNeverInitializedIsReturned(t *testing.T) {
 	s := tell(t, controlplane.Options{Karpenter: true})
 	s.must(s.cluster.CreatePools(s.ctx,
@@ -95,7 +95,8 @@ func TestWhatIsNeverInitializedIsReturned(t *testing.T) {
 	nodes, err := s.cluster.CreateNodes(s.ctx, "spot", 1)
 	s.must(err)
 	fallbacks := map[string]string{"spot": "tainted"}
-	r, _ := s.replacerWith(karpenter.Options{Dynamic: s.cluster.Dynamic, FallbackNodePools: fallbacks, TTL: 5 * time.Second})
+	options := karpenter.Options{Dynamic: s.cluster.Dynamic, FallbackNodePools: fallbacks, TTL: 5 * time.Second}
+	r, end := s.replacerWith(options)
 	rec := spotRecord(nodes[0], time.Now().Add(5*time.Second)) // no Node has a record: the interruption is over
 	name := r.ask(nodes[0], &rec).Name
 	is := func(kind string) bool {
@@ -111,6 +112,7 @@ func TestWhatIsNeverInitializedIsReturned(t *testing.T) {
 		t.Fatalf("claim %v: want it there, not initialized, and ours to look after", claim.Object)
 	}
 
+	end()
 	long := time.Now().Add(-15 * time.Minute).UTC().Format(time.RFC3339)
 	s.eventually("a launch long ago", func() bool {
 		claim := s.claim(name)
@@ -124,6 +126,7 @@ func TestWhatIsNeverInitializedIsReturned(t *testing.T) {
 		_, err := s.cluster.Dynamic.Resource(controlplane.NodeClaims).UpdateStatus(s.ctx, claim, metav1.UpdateOptions{})
 		return err == nil
 	})
+	s.replacerWith(options) // the next process looks at what there is
 	s.eventually("return of the replacement", func() bool {
 		_, err := s.cluster.Dynamic.Resource(controlplane.NodeClaims).Get(s.ctx, name, metav1.GetOptions{})
 		return apierrors.IsNotFound(err)

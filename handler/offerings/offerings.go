@@ -73,6 +73,9 @@ type Memory struct {
 	counts  bool                 // losses are counted: what an earlier process has counted is known
 	counted map[string]time.Time // when notices were received that have been counted of late, by node
 
+	instances map[string]*instance // of which something was noted
+	identify  IdentifyFunc         // nil: a Node's own labels are believed
+
 	all func() []*corev1.Node // the nodes of the cluster; nil: not known
 }
 
@@ -83,6 +86,8 @@ func New() *Memory {
 		of:      map[Loss]*tally{},
 		at:      time.Now(),
 		counted: map[string]time.Time{},
+
+		instances: map[string]*instance{},
 	}
 }
 
@@ -91,15 +96,21 @@ func Takes(rec interruption.Record) bool {
 	return (rec.Kind == interruption.SpotInterruption || rec.Kind == interruption.RebalanceRecommendation) && !rec.Rehearsed()
 }
 
-// Note remembers what the record of a spot node says. It can be called again and again.
+// Note remembers what the record of a spot node says. It can be called again and again, and does not
+// block.
 func (m *Memory) Note(node *corev1.Node, rec interruption.Record) {
-	of, ok := Of(node)
-	if age := time.Since(rec.Received); !ok || !Takes(rec) || age >= Lately || age <= -Lately {
+	if age := time.Since(rec.Received); !Takes(rec) || age >= Lately || age <= -Lately {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	loss := Loss{of, nodes.PoolOf(node).Name}
+	if loss, ok := m.lossOf(node, rec); ok {
+		m.note(loss, node, rec)
+	}
+}
+
+// note remembers the loss. The caller holds the mutex.
+func (m *Memory) note(loss Loss, node *corev1.Node, rec interruption.Record) {
 	t := m.tally(loss)
 	_, has := m.counted[node.Name]
 	count := m.counts && !has && rec.Kind == interruption.SpotInterruption && rec.Received.After(t.known)

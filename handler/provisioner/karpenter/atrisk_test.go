@@ -129,7 +129,7 @@ func TestAfterAnotherSpotInstanceThereIsTheFallback(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
 		c := newCluster(t, Options{FallbackNodePools: map[string]string{"spot": "spot"}}, plain(t, "spot", 50, both), sourceNodeClaim())
 		node, rec := nodeAtRisk()
-		c.taken.Note(node, rec)
+		c.taken.Note(anotherInstance(node), rec)
 		ask := func() interruption.Replacement {
 			t.Helper()
 			r, err := c.p.Request(t.Context(), node, rec, need())
@@ -189,7 +189,7 @@ func TestNoticeLeavesOutWhatWasLostLately(t *testing.T) {
 			for _, o := range tt.lost {
 				other, _ := nodeAtRisk()
 				other.Labels[corev1.LabelInstanceTypeStable], other.Labels[corev1.LabelTopologyZone] = o[0], o[1]
-				c.taken.Note(other, record())
+				c.taken.Note(anotherInstance(other), record())
 			}
 			time.Sleep(tt.later)
 			node, _ := nodeAtRisk()
@@ -301,7 +301,7 @@ func TestZonesAreLeftOutWhereTypesAreFew(t *testing.T) {
 				for _, o := range tt.lost {
 					other, _ := nodeAtRisk()
 					other.Labels[corev1.LabelInstanceTypeStable], other.Labels[corev1.LabelTopologyZone] = o[0], o[1]
-					c.taken.Note(other, record())
+					c.taken.Note(anotherInstance(other), record())
 				}
 				r, err := c.p.Request(t.Context(), node, rec, need())
 				if tt.none {

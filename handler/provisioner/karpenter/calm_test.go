@@ -58,7 +58,7 @@ func offered() *corev1.Node {
 // lose has EC2 take a node of the source pool.
 func (c *cluster) lose() {
 	rec := record()
-	c.taken.Note(offered(), rec)
+	c.taken.Note(anotherInstance(offered()), rec)
 }
 
 // A replacement that never becomes usable is not held, however restless its source pool is: no pod can
@@ -159,7 +159,7 @@ func TestHeldUntilCalm(t *testing.T) {
 			time.Sleep(20 * time.Minute)
 			other := offered()
 			other.Name, other.Labels[nodePoolLabel], other.Labels[corev1.LabelInstanceTypeStable] = "node-2", "other", kind
-			c.taken.Note(other, record())
+			c.taken.Note(anotherInstance(other), record())
 			time.Sleep(10 * time.Minute)
 			c.wantProtected(counts)
 			time.Sleep(20 * time.Minute)

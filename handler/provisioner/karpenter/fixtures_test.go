@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -228,3 +230,12 @@ func (f *fakeNodes) About(object *corev1.ObjectReference, warning bool, reason, 
 }
 
 var lasting = set("Never", "spec", "disruption", "consolidateAfter")
+
+var instances atomic.Int64
+
+// anotherInstance is the node with an instance of its own.
+func anotherInstance(node *corev1.Node) *corev1.Node {
+	node = node.DeepCopy()
+	node.Spec.ProviderID = fmt.Sprintf("aws:///eu-west-1b/i-%017x", instances.Add(1))
+	return node
+}

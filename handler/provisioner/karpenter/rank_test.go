@@ -118,7 +118,7 @@ func TestPoolHitLatelyIsNotChosen(t *testing.T) {
 				rec.Deadline = time.Time{}
 			}
 			node.Labels[corev1.LabelInstanceTypeStable] = "m5.large"
-			c.taken.Note(node, rec)
+			c.taken.Note(anotherInstance(node), rec)
 			r, err := c.p.Request(t.Context(), node, rec, provisioner.Need{Moving: []*corev1.Pod{pod(container("1", ""))}})
 			if err != nil {
 				t.Fatal(err)
@@ -195,7 +195,7 @@ func TestPoolsThatLoseManyNodesComeLast(t *testing.T) {
 				lost := node.DeepCopy()
 				lost.Name = fmt.Sprint("lost-", i)
 				lost.Labels[corev1.LabelInstanceTypeStable], lost.Labels[corev1.LabelTopologyZone] = "r5.large", "eu-west-1c"
-				c.taken.Note(lost, record())
+				c.taken.Note(anotherInstance(lost), record())
 			}
 			time.Sleep(tt.later)
 			if tt.kind == interruption.SpotInterruption {

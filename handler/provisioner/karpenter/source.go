@@ -46,6 +46,15 @@ func (b *Backend) sourceClaim(ctx context.Context, node *corev1.Node) (*Claim, e
 	return claim, nil
 }
 
+// AsMade is the node with the labels of its NodeClaim, as far as that can be read.
+func (b *Backend) AsMade(ctx context.Context, node *corev1.Node) *corev1.Node {
+	claim, err := b.sourceClaim(ctx, node)
+	if err != nil {
+		return node
+	}
+	return asMade(node, claim)
+}
+
 // asMade is the node with the labels that its NodeClaim has: its instance type, zone, capacity type and
 // pool, for example. A kubelet can write most labels of its own Node, but no NodeClaim.
 // https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#noderestriction
