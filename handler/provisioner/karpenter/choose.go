@@ -76,10 +76,10 @@ func (b *Backend) among(ctx context.Context, node *corev1.Node, rec interruption
 		return choice{}, err
 	}
 	c, err := b.best(ctx, r)
-	if err != nil || len(c.orders) > 0 || len(r.orders) == 0 || len(r.orders[0].lost.elsewhere) == 0 {
-		return c, err
+	if err == nil && len(c.orders) == 0 && r.hasElsewhere() {
+		return b.best(ctx, r.withoutElsewhere())
 	}
-	return b.best(ctx, r.withoutElsewhere())
+	return c, err
 }
 
 // refuse is the answer that follows from the node, its record and its pods alone; nil if none does.

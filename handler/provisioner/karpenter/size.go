@@ -182,6 +182,11 @@ func exceeds(a, left corev1.ResourceList) bool {
 	return false
 }
 
+// hasElsewhere reports whether DaemonSets count that have no pod on the node.
+func (r ranking) hasElsewhere() bool {
+	return len(r.orders) > 0 && len(r.orders[0].lost.elsewhere) > 0
+}
+
 // withoutElsewhere is the ranking with replacements for the node's own pods and DaemonSets alone.
 func (r ranking) withoutElsewhere() ranking {
 	orders := make([]claimOrder, len(r.orders))

@@ -2,6 +2,7 @@ package karpenter
 
 import (
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -48,14 +49,24 @@ func (b *Backend) Weigh(ctx context.Context, node *corev1.Node, rec interruption
 	if err != nil {
 		return nil, err
 	}
-	var pools []Weighed
-	rejected, best := r.rejected, claimOrder{}
+	can, others, err := b.weigh(ctx, r)
+	if err == nil && len(can) == 0 && r.hasElsewhere() {
+		can, others, err = b.weigh(ctx, r.withoutElsewhere())
+	}
+	return append(can, others...), err
+}
+
+// weigh tells the orders that have room from those that come to nothing, and the pools that were
+// rejected before.
+func (b *Backend) weigh(ctx context.Context, r ranking) (pools, rejected []Weighed, err error) {
+	rejected = slices.Clone(r.rejected)
+	var best claimOrder
 	for _, o := range r.orders {
 		w := Weighed{Pool: o.pool.Name, Capacity: o.capacity, Named: o.namedBy, Without: o.fit.out, Inherited: o.fit.inherited}
 		if o.takesNone() {
 			w.Against = "takes none of the pods"
 		} else if w.Against, err = b.room(ctx, o); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if w.Against != "" {
 			rejected = append(rejected, w)
@@ -66,5 +77,5 @@ func (b *Backend) Weigh(ctx context.Context, node *corev1.Node, rec interruption
 		}
 		pools, best = append(pools, w), o
 	}
-	return append(pools, rejected...), nil
+	return pools, rejected, nil
 }
