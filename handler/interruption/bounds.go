@@ -136,11 +136,7 @@ func (h Hook) bounded(received time.Time) error {
 }
 
 func (r Replacement) bounded() error {
-	// A group's name has 255 characters, each of up to four bytes.
-	if err := boundedTexts(maxText, r.Backend, r.Name, r.Pool, r.Capacity, r.State); err != nil {
-		return err
-	}
-	return boundedTexts(maxText+len(clipped), r.Reason)
+	return boundedTexts(maxText+len(clipped), r.Backend, r.Name, r.Pool, r.Capacity, r.State, r.Reason)
 }
 
 func (p Pods) bounded() error {

@@ -84,7 +84,7 @@ func TestParseRecordRefusesMoreThanWeWrite(t *testing.T) {
 		"long source":              func(r *Record) { r.Announced[0].Source = Source(strings.Repeat("x", 256)) },
 		"long instance":            func(r *Record) { r.Instance = strings.Repeat("x", 256) },
 		"long boot id":             func(r *Record) { r.Boot = strings.Repeat("x", 256) },
-		"long replacement":         func(r *Record) { r.Replacement.Name = strings.Repeat("x", 1025) },
+		"long replacement":         func(r *Record) { r.Replacement.Name = strings.Repeat("x", 1028) },
 		"long reason":              func(r *Record) { r.Replacement.Reason = strings.Repeat("x", 1028) },
 		"long refusal":             func(r *Record) { r.Pods.Refusal = strings.Repeat("x", 1028) },
 		"received in year 9000":    func(r *Record) { r.Received = time.Date(9000, 1, 1, 0, 0, 0, 0, time.UTC) },
