@@ -199,7 +199,7 @@ const longestKey = 1 << 10
 // whose templates are copied, and leases, which are written back.
 var kinds = map[string]kind{
 	"pods": {object(fields{
-		"spec":   podSpec,
+		"spec": podSpec,
 		"status": {
 			"phase": nil, "startTime": nil, "podIP": nil, "conditions": conditions,
 			"containerStatuses": containerStatuses, "initContainerStatuses": containerStatuses,
