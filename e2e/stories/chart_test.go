@@ -229,8 +229,14 @@ func (s *story) podInstalled(component string, node *corev1.Node) installedPod {
 			if controlplane.Ready(p) && p.DeletionTimestamp == nil && current && (node == nil || p.Spec.NodeName == node.Name) {
 				found = installedPod{p.Spec.ServiceAccountName, p.Name, p.Spec.NodeName, slices.Clone(p.Spec.Containers[0].Args)}
 				for _, e := range p.Spec.Containers[0].Env {
-					if e.Name == "NODE_NAME" && e.ValueFrom.FieldRef.FieldPath == "spec.nodeName" {
+					if e.ValueFrom == nil || e.ValueFrom.FieldRef == nil {
+						continue
+					}
+					switch e.Name + "=" + e.ValueFrom.FieldRef.FieldPath {
+					case "NODE_NAME=spec.nodeName":
 						found.args = append(found.args, "--node-name="+p.Spec.NodeName)
+					case "POD_NAMESPACE=metadata.namespace":
+						found.args = append(found.args, "--pod-namespace="+p.Namespace)
 					}
 				}
 				return true
