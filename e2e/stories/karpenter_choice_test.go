@@ -33,7 +33,7 @@ func TestPoolIsChosen(t *testing.T) {
 		controlplane.PoolSpec{Name: "a-other-spot", Weight: 60, Labels: map[string]string{"team": "web"}},
 		controlplane.PoolSpec{Name: "b-tainted", Weight: 60, Capacity: od, Labels: map[string]string{"team": "web"},
 			Taints: []corev1.Taint{{Key: "example.com/gpu", Effect: corev1.TaintEffectNoSchedule}}},
-		controlplane.PoolSpec{Name: "full", Weight: 50, Capacity: od, Labels: map[string]string{"team": "web"}, Limits: map[string]string{"cpu": "4"}},
+		controlplane.PoolSpec{Name: "full", Weight: 50, Capacity: od, Labels: map[string]string{"team": "web"}, Limits: map[string]string{"cpu": "400m"}},
 		controlplane.PoolSpec{Name: "good", Weight: 10, Capacity: od, Labels: map[string]string{"team": "web"}, Boot: time.Second},
 		controlplane.PoolSpec{Name: "unlabeled", Weight: 20, Capacity: od},
 	))
