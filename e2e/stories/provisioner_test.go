@@ -333,7 +333,7 @@ func TestReplacementWithoutKarpenter(t *testing.T) {
 		reason string
 	}{
 		{s.cluster.Dynamic, "the API of Karpenter (karpenter.sh/v1) is not installed"},
-		{powerless, `the API server forbids it: User "system:serviceaccount:default:default" cannot list resource "nodepools" in API group "karpenter.sh" at the cluster scope`},
+		{powerless, `the API server forbids it: User "system:serviceaccount:default:default" cannot get resource "nodeclaims" in API group "karpenter.sh" at the cluster scope`},
 	} {
 		r := s.replacer(tt.client, map[string]string{"spot": "fallback"})
 		rec := spotRecord(node, time.Now().Add(2*time.Minute))
