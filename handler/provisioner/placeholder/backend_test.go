@@ -2,15 +2,20 @@ package placeholder
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
@@ -61,11 +66,58 @@ func TestFromNoticeToRelease(t *testing.T) {
 		}
 		c.want(c.request(&rec, need()), provisioner.StateReady, "")
 		c.templates(0) // and with it the remaining placeholders
+	})
+}
+
+// When the drain is over the rest goes, however often that is asked for. A replacement that another
+// backend makes is none of its business.
+func TestTerminate(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rec := spot(2 * time.Minute)
+		c := newCluster(t, rec, nil)
+		c.request(&rec, need(owned("a", "ReplicaSet")))
+		terminate := func(rec interruption.Record) error { return c.b.Terminate(t.Context(), testNode("node-1"), rec) }
+
+		other := rec
+		other.Replacement = &interruption.Replacement{Backend: provisioner.ASG, Name: rec.Replacement.Name, State: provisioner.StateReady}
+		if err := terminate(other); err != nil {
+			t.Error(err)
+		}
+		c.templates(1)
+
+		unreachable := apierrors.NewInternalError(errors.New("etcd is unreachable"))
+		c.failing("delete", "podtemplates", 1, unreachable)
+		if err := terminate(rec); !errors.Is(err, unreachable) {
+			t.Errorf("%v, want the API server's error", err)
+		}
+		c.templates(1)
 
 		for range 2 {
-			if err := c.b.Terminate(t.Context(), testNode("node-1"), rec); err != nil {
-				t.Errorf("Release: %v", err)
+			if err := terminate(rec); err != nil {
+				t.Error(err)
 			}
+			c.templates(0)
+		}
+		if log := c.log.String(); log != "" {
+			t.Errorf("the log says %q", log)
+		}
+	})
+}
+
+// Without the permission they end by themselves, so the drain goes on, and the log says it once.
+func TestTerminateIsForbidden(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rec := spot(2 * time.Minute)
+		c := newCluster(t, rec, nil)
+		c.request(&rec, need(owned("a", "ReplicaSet")))
+		c.failing("delete", "podtemplates", -1, apierrors.NewForbidden(schema.GroupResource{Resource: "podtemplates"}, "a", errors.New("no")))
+		for range 3 {
+			if err := c.b.Terminate(t.Context(), testNode("node-1"), rec); err != nil {
+				t.Error(err)
+			}
+		}
+		if log := c.log.String(); strings.Count(log, "placeholders not removed: they end by themselves") != 1 {
+			t.Errorf("the log says %q, want it once", log)
 		}
 	})
 }
@@ -105,7 +157,7 @@ func TestNotAsked(t *testing.T) {
 		reason string
 	}{
 		{"no selector", func() interruption.Record { return spot(2 * time.Minute) }, func(o *Options) { o.Selector = Selector{} }, "--fallback-selector is not set"},
-		{"no time", func() interruption.Record { return spot(5 * time.Second) }, nil, "there is no time"},
+		{"no time", func() interruption.Record { return spot(9 * time.Second) }, nil, "there is no time to make room"},
 		{"no instance", func() interruption.Record { r := spot(time.Minute); r.Instance = ""; return r }, nil, "the record names no instance"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -115,6 +167,39 @@ func TestNotAsked(t *testing.T) {
 				c.want(c.request(&rec, need(owned("a", "ReplicaSet"))), provisioner.StateUnsupported, tt.reason)
 				if tt.change != nil && len(c.Actions()) != 0 {
 					t.Errorf("%d calls of a backend that is off", len(c.Actions()))
+				}
+			})
+		})
+	}
+}
+
+// Ten seconds are enough to ask, and without a deadline placeholders wait as long as Cluster
+// Autoscaler does for a node. The API server's own clock ends them then.
+func TestHowLongPlaceholdersWait(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		rec  func() interruption.Record
+		want time.Duration
+	}{
+		{"just enough time", func() interruption.Record { return spot(10 * time.Second) }, 10 * time.Second},
+		{"until the deadline", func() interruption.Record { return spot(2 * time.Minute) }, 2 * time.Minute},
+		{"a deadline that is far away", func() interruption.Record { return spot(time.Hour) }, 15 * time.Minute},
+		{"no deadline", rebalance, 15 * time.Minute},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				rec, from := tt.rec(), time.Now()
+				c := newCluster(t, rec, nil)
+				c.want(c.request(&rec, need(owned("a", "ReplicaSet"))), provisioner.StateRequested, "")
+				p, err := c.CoreV1().Pods(Namespace).Get(t.Context(), podName(instance, "uid-of-a"), metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := *p.Spec.ActiveDeadlineSeconds; got != int64(tt.want/time.Second) {
+					t.Errorf("active deadline %d s, want %v", got, tt.want)
+				}
+				if got, want := p.Annotations[expiresAnnotation], from.Add(tt.want).UTC().Format(time.RFC3339); got != want {
+					t.Errorf("expires at %s, want %s", got, want)
 				}
 			})
 		})
@@ -132,7 +217,7 @@ func TestSingleNode(t *testing.T) {
 		c.request(&rec, need(a))
 		c.bind(a, "od-unknown")
 		c.want(c.request(&rec, need(a)), provisioner.StateReady, "")
-		time.Sleep(2 * sweepEvery)
+		time.Sleep(20 * time.Second)
 		synctest.Wait()
 		c.held("", "a") // the other node's is none of its business
 	})
@@ -141,10 +226,12 @@ func TestSingleNode(t *testing.T) {
 // slowPods are made when the channel is closed.
 type slowPods struct {
 	listing
-	slow chan struct{}
+	slow  chan struct{}
+	under *atomic.Int32 // requests that have begun
 }
 
 func (p slowPods) Create(ctx context.Context, pod *corev1.Pod, o metav1.CreateOptions) (*corev1.Pod, error) {
+	p.under.Add(1)
 	<-p.slow
 	return p.listing.Create(ctx, pod, o)
 }
@@ -154,8 +241,8 @@ func (p slowPods) Create(ctx context.Context, pod *corev1.Pod, o metav1.CreateOp
 func TestBurstDoesNotHoldAllWhoAsk(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		slow := make(chan struct{})
-		c := newCluster(t, spot(2*time.Minute), func(o *Options) { o.Pods = slowPods{listing{o.Pods}, slow} })
-		const nodes = 16
+		c := newCluster(t, spot(2*time.Minute), func(o *Options) { o.Pods = slowPods{listing{o.Pods}, slow, new(atomic.Int32)} })
+		const nodes, atATime = 16, 8
 		var mu sync.Mutex
 		answers := map[string]interruption.Replacement{}
 		ask := func(i int) {
@@ -172,10 +259,10 @@ func TestBurstDoesNotHoldAllWhoAsk(t *testing.T) {
 		for i := range nodes {
 			go ask(i)
 		}
-		time.Sleep(again)
+		time.Sleep(500 * time.Millisecond)
 		mu.Lock()
-		if len(answers) != nodes-nodesAtOnce {
-			t.Errorf("%d of %d are held, want %d", nodes-len(answers), nodes, nodesAtOnce)
+		if len(answers) != nodes-atATime {
+			t.Errorf("%d of %d are held, want %d", nodes-len(answers), nodes, atATime)
 		}
 		later := maps.Clone(answers)
 		mu.Unlock()

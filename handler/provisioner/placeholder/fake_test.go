@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -88,6 +89,27 @@ type cluster struct {
 type listing struct{ Pods }
 
 func (listing) IsWatchListSemanticsUnSupported() bool { return true }
+
+// behind is a watch that shows each change only after a while, and some never.
+type behind struct {
+	listing
+	by    time.Duration
+	never func(pod *corev1.Pod) bool
+}
+
+func (p behind) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	w, err := p.listing.Watch(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
+		if pod, ok := e.Object.(*corev1.Pod); ok && p.never != nil && p.never(pod) {
+			return e, false
+		}
+		time.Sleep(p.by)
+		return e, true
+	}), nil
+}
 
 // newCluster has a Node called node-1 with the record, and a running Backend. It is to
 // be called in a synctest bubble.
@@ -177,6 +199,33 @@ func (c *cluster) held(want ...string) {
 	if !slices.Equal(got, want) {
 		c.t.Errorf("placeholders of %q, want of %q", got, want)
 	}
+}
+
+// watching has the watch begin before anything is made, as for a node after the first.
+func (c *cluster) watching() {
+	c.b.start()
+	synctest.Wait()
+}
+
+// told is how often the node was notified until now.
+func (c *cluster) told() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.notified["node-1"]
+}
+
+// failing has the next n requests of that verb fail, all of them if n is negative.
+func (c *cluster) failing(verb, resource string, n int, err error) {
+	var mu sync.Mutex
+	c.PrependReactor(verb, resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if n == 0 {
+			return false, nil, nil
+		}
+		n--
+		return true, nil, err
+	})
 }
 
 // templates counts the owners. The fake has no garbage collector.

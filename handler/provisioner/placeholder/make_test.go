@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -48,10 +50,68 @@ func TestRefused(t *testing.T) {
 				}
 				c.templates(0)
 				refusing = false
-				time.Sleep(recheck)
+				time.Sleep(time.Minute)
 				c.want(c.request(&rec, need(a)), provisioner.StateRequested, "")
 				c.held("a")
 			})
+		})
+	}
+}
+
+// What the API server calls wrong would be wrong again: the node goes on without, and nothing is left.
+func TestInvalid(t *testing.T) {
+	for name, err := range map[string]error{
+		"invalid":     apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "a", nil),
+		"bad request": apierrors.NewBadRequest("admission webhook says no"),
+		"too large":   apierrors.NewRequestEntityTooLargeError("3 MiB"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				rec := spot(2 * time.Minute)
+				c := newCluster(t, rec, nil)
+				c.failing("create", "pods", -1, err)
+				c.want(c.request(&rec, need(owned("a", "ReplicaSet"))), provisioner.StateFailed, err.Error())
+				c.templates(0)
+				// Another node's pods might be fine.
+				c.failing("create", "pods", 0, nil)
+				rec.Replacement = nil
+				c.want(c.request(&rec, need(owned("b", "ReplicaSet"))), provisioner.StateFailed, err.Error())
+			})
+		})
+	}
+}
+
+// A node has 4 requests under way and all nodes together 16, so that a burst leaves the API server
+// free for cordons and for the leader's lease.
+func TestRequestsAtATime(t *testing.T) {
+	for nodes, want := range map[int]int{1: 4, 2: 8, 8: 16} {
+		bubble(t, func(t *testing.T) {
+			slow := make(chan struct{})
+			var under atomic.Int32
+			c := newCluster(t, spot(2*time.Minute), func(o *Options) { o.Pods = slowPods{listing{o.Pods}, slow, &under} })
+			var pods []*corev1.Pod
+			for i := range 20 {
+				pods = append(pods, owned(fmt.Sprint("a-", i), "ReplicaSet"))
+			}
+			var asked sync.WaitGroup
+			for i := range nodes {
+				asked.Go(func() {
+					rec := spot(2 * time.Minute)
+					rec.Instance = fmt.Sprint("i-", i)
+					if _, err := c.b.Request(t.Context(), testNode(fmt.Sprint("node-", i)), rec, need(pods...)); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			synctest.Wait()
+			if got := int(under.Load()); got != want {
+				t.Errorf("%d nodes: %d requests at a time, want %d", nodes, got, want)
+			}
+			close(slow)
+			asked.Wait()
+			if n := c.calls()["create pods"]; n != 20*nodes {
+				t.Errorf("%d nodes: %d placeholders, want %d", nodes, n, 20*nodes)
+			}
 		})
 	}
 }

@@ -63,6 +63,13 @@ func TestPlaceholderRequestsWhatItsPodDoes(t *testing.T) {
 			requests: map[string]string{"cpu": "1", "nvidia.com/gpu": "2", "hugepages-2Mi": "64Mi", "ephemeral-storage": "1Gi"},
 			limits:   map[string]string{"nvidia.com/gpu": "2", "hugepages-2Mi": "64Mi"},
 		},
+		{
+			name: "requests of nothing are left out, and only those",
+			spec: corev1.PodSpec{Containers: []corev1.Container{
+				container(list("cpu", "1", "memory", "1Gi", "ephemeral-storage", "0", "example.com/a", "0", "example.com/b", "0", "example.com/c", "0", "example.com/d", "0", "example.com/e", "0")),
+			}},
+			requests: map[string]string{"cpu": "1", "memory": "1Gi"},
+		},
 		{name: "nothing", spec: corev1.PodSpec{Containers: []corev1.Container{container(list("cpu", "0"))}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -100,4 +107,73 @@ func TestNamesAreTheSameForTheSame(t *testing.T) {
 			names[name] = true
 		}
 	}
+}
+
+// A placeholder is what the page says: of the lowest priority, bound to the fallback nodes, kept by
+// autoscalers, allowed by the Pod Security Standard "restricted", and gone by itself.
+func TestPlaceholder(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		selector, err := ParseSelector("life=od")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := New(Options{Selector: selector, Image: "registry.k8s.io/pause:3.10"})
+		pod := owned("a", "ReplicaSet")
+		pod.Spec.NodeSelector = map[string]string{"arch": "arm"}
+		pod.Spec.Tolerations = []corev1.Toleration{{Key: "dedicated", Operator: corev1.TolerationOpExists}}
+		rec := spot(2 * time.Minute)
+		o, _ := b.choose(testNode("node-1"), rec, need(pod))
+		template := b.template(*o)
+		template.UID = "uid-of-the-template"
+		labels := map[string]string{
+			"app.kubernetes.io/name": "spot-handler-placeholder", "app.kubernetes.io/managed-by": "spot-handler",
+			"spot-handler/placeholder": "i-0123456789abcdef0", "spot-handler/placeholder-node": "node-1",
+		}
+		spec := corev1.PodSpec{
+			PriorityClassName:             "spot-handler-placeholder",
+			TerminationGracePeriodSeconds: new(int64(0)),
+			ActiveDeadlineSeconds:         new(int64(120)),
+			RestartPolicy:                 corev1.RestartPolicyNever,
+			AutomountServiceAccountToken:  new(false),
+			EnableServiceLinks:            new(false),
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot: new(true), RunAsUser: new(int64(65535)), RunAsGroup: new(int64(65535)),
+				SeccompProfile: &corev1.SeccompProfile{Type: "RuntimeDefault"},
+			},
+			Containers: []corev1.Container{{
+				Name: "placeholder", Image: "registry.k8s.io/pause:3.10", ImagePullPolicy: corev1.PullIfNotPresent,
+				SecurityContext: &corev1.SecurityContext{
+					AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true),
+					Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+				},
+			}},
+		}
+		want := &corev1.PodTemplate{ObjectMeta: metav1.ObjectMeta{
+			Name: "placeholder-i-0123456789abcdef0", UID: "uid-of-the-template", Labels: labels,
+			Annotations:     map[string]string{"spot-handler/interrupted-node": "node-1", "spot-handler/expires": "2000-01-01T00:02:00Z"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "node-1", UID: "uid-of-node-1"}},
+		}}
+		want.Template.Labels, want.Template.Spec = labels, spec
+		if diff := cmp.Diff(want, template); diff != "" {
+			t.Errorf("template (-want +got):\n%s", diff)
+		}
+
+		spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: list("cpu", "500m"), Limits: corev1.ResourceList{}}
+		spec.NodeSelector, spec.Tolerations = pod.Spec.NodeSelector, pod.Spec.Tolerations
+		spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "life", Operator: corev1.NodeSelectorOpIn, Values: []string{"od"}}}}},
+		}}}
+		held := &corev1.Pod{Spec: spec, ObjectMeta: metav1.ObjectMeta{
+			Name: podName(instance, pod.UID), Labels: labels,
+			Annotations: map[string]string{
+				"spot-handler/interrupted-node": "node-1", "spot-handler/expires": "2000-01-01T00:02:00Z",
+				"spot-handler/holds-for": "default/a", "spot-handler/holds-for-uid": "uid-of-a",
+				"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true",
+			},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "PodTemplate", Name: "placeholder-i-0123456789abcdef0", UID: "uid-of-the-template"}},
+		}}
+		if diff := cmp.Diff(held, b.placeholder(*o, template, pod)); diff != "" {
+			t.Errorf("placeholder (-want +got):\n%s", diff)
+		}
+	})
 }

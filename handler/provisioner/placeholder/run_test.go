@@ -1,12 +1,17 @@
 package placeholder
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
@@ -60,7 +65,8 @@ func TestLeftovers(t *testing.T) {
 				r.Replacement = &interruption.Replacement{Backend: "asg", State: provisioner.StateUnsupported}
 			})
 		}, time.Minute, ""},
-		{"expired", func() *corev1.Node { return with(spot(time.Minute), nil) }, -time.Minute, "their time is over"},
+		{"expired half a minute ago", func() *corev1.Node { return with(spot(time.Minute), nil) }, -30 * time.Second, "their time is over"},
+		{"expired just now: Request says what has become of it", func() *corev1.Node { return with(spot(time.Minute), nil) }, -29 * time.Second, ""},
 		{"interrupted, record not written yet", func() *corev1.Node { return with(spot(time.Minute), nil) }, time.Minute, ""},
 		{"record unreadable", func() *corev1.Node {
 			n := testNode("node-2")
@@ -91,4 +97,89 @@ func TestLeftovers(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The first list is repeated until it has an answer, so that what an earlier process has left is
+// found, and that nobody asks for anything is no reason to wait longer.
+func TestFirstListFails(t *testing.T) {
+	unreachable := apierrors.NewInternalError(errors.New("etcd is unreachable"))
+	bubble(t, func(t *testing.T) {
+		down := true
+		c := newCluster(t, spot(time.Minute), func(o *Options) { o.Pods = unlisted{listing{o.Pods}, &down} }, leftover("node-2", instance, time.Minute))
+		time.Sleep(time.Minute)
+		down = false
+		c.held("")
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		c.held()
+	})
+	bubble(t, func(t *testing.T) {
+		rec := spot(time.Minute)
+		lists := 0
+		c := newCluster(t, rec, func(o *Options) { o.Pods = firstList{listing{o.Pods}, &lists, unreachable} })
+		a := owned("a", "ReplicaSet")
+		c.request(&rec, need(a))
+		c.bind(a, "od-1")
+		c.want(c.request(&rec, need(a)), provisioner.StateReady, "")
+	})
+	bubble(t, func(t *testing.T) {
+		lists := 0
+		c := newCluster(t, spot(time.Minute), func(o *Options) {
+			o.Pods = firstList{listing{o.Pods}, &lists, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errors.New("no"))}
+		})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if log := c.log.String(); lists != 1 || strings.Count(log, "placeholders cannot be listed") != 1 {
+			t.Errorf("%d lists, and the log says %q; want one of each", lists, log)
+		}
+	})
+}
+
+// firstList fails the first list.
+type firstList struct {
+	listing
+	lists *int
+	err   error
+}
+
+func (p firstList) List(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
+	if *p.lists++; *p.lists == 1 {
+		return nil, p.err
+	}
+	return p.listing.List(ctx, o)
+}
+
+// Without placeholders there is one list and no watch.
+func TestIdle(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newCluster(t, spot(time.Minute), nil)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if n := len(c.Actions()); n != 1 {
+			t.Errorf("%d requests in an hour, want one list: %v", n, c.Actions())
+		}
+	})
+}
+
+// An operator removes the record, and nobody calls: within 10 s the placeholders are gone. If that fails,
+// it is tried again.
+func TestRecordIsRemoved(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rec := spot(2 * time.Minute)
+		c := newCluster(t, rec, nil)
+		c.request(&rec, need(owned("a", "ReplicaSet"), owned("b", "ReplicaSet")))
+		c.mu.Lock()
+		c.nodes["node-1"] = testNode("node-1")
+		c.mu.Unlock()
+		unreachable := apierrors.NewInternalError(errors.New("etcd is unreachable"))
+		c.failing("delete", "podtemplates", 1, unreachable)
+		c.failing("delete", "pods", 1, unreachable)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		c.templates(1)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		c.templates(0)
+		c.held()
+	})
 }
