@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -80,6 +81,12 @@ func TestHelpIsCompleteAndFitsTheTerminal(t *testing.T) {
 		}
 		if !strings.Contains(out.String(), "\nExamples:\n  ") || cmd.Short == "" {
 			t.Errorf("%s has no example, or no short text:\n%s", cmd.Name(), &out)
+		}
+		if empty := regexp.MustCompile(`(?m)^[A-Z][a-z ]*:\n(\n|\z)`).FindString(out.String()); empty != "" {
+			t.Errorf("%s: nothing below %q", cmd.Name(), empty)
+		}
+		if twice := regexp.MustCompile(`\(default: [^)]*\)\s+\(default .*`).FindString(out.String()); twice != "" {
+			t.Errorf("%s: two defaults: %s", cmd.Name(), twice)
 		}
 		for line := range strings.Lines(out.String()) {
 			if len(line) > helpWidth+1 {

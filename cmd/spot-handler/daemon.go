@@ -27,7 +27,7 @@ on the instance. AWS_EC2_METADATA_SERVICE_ENDPOINT points elsewhere.`,
 func newQueue(getenv func(string) string) *cobra.Command {
 	return newDaemon(modeQueue, getenv, &cobra.Command{
 		Use:   "queue --queue-url=URL",
-		Short: "Consume the SQS queue that EventBridge feeds; runs once per cluster, as a Deployment",
+		Short: "Consume the SQS queue that EventBridge feeds; runs as a Deployment, of which one replica drains",
 		Long: `Consumes the SQS queue that EventBridge feeds with the notices of all instances. On
 a notice for one of this cluster: cordons its node, requests a replacement, and drains
 the node before EC2 takes it.
@@ -59,7 +59,7 @@ func newDaemon(mode string, getenv func(string) string, cmd *cobra.Command) *cob
 func newDrain(getenv func(string) string) *cobra.Command {
 	return newDaemon(modeDrain, getenv, &cobra.Command{
 		Use:   "drain",
-		Short: "Drain the nodes that imds has marked; runs once per cluster, as a Deployment",
+		Short: "Drain the nodes that imds has marked; runs as a Deployment, of which one replica drains",
 		Long: `Drains the nodes that spot-handler imds --drain=false has marked: requests a
 replacement, and drains the node before EC2 takes it. One replica drains all nodes, so
 disruption budgets, maxSurge, limits and turns count for all of them together.

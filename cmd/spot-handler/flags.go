@@ -143,10 +143,28 @@ func addGroups(cmd *cobra.Command, groups []group) {
 		out := cmd.OutOrStderr()
 		fmt.Fprintf(out, "Usage:\n  %s\n\nExamples:\n%s\n", cmd.UseLine(), cmd.Example)
 		for _, g := range groups {
-			fmt.Fprintf(out, "\n%s:\n%s", g.title, g.FlagUsagesWrapped(helpWidth))
+			if g.HasAvailableFlags() {
+				fmt.Fprintf(out, "\n%s:\n%s", g.title, g.usages())
+			}
 		}
 		return nil
 	})
+}
+
+// usages lists the flags as --help shows them. A usage that says itself what the default is gets no
+// other: pflag would add "[]" or "0s" to it.
+func (g group) usages() string {
+	shown := titled(g.title)
+	g.VisitAll(func(f *pflag.Flag) {
+		if strings.Contains(f.Usage, "(default: ") {
+			quiet := *f
+			quiet.DefValue = ""
+			quiet.Value = checked{Value: f.Value} // pflag shows no empty default of a type that it doesn't know
+			f = &quiet
+		}
+		shown.AddFlag(f)
+	})
+	return shown.FlagUsagesWrapped(helpWidth)
 }
 
 // variable is the name under which a flag can be given in the environment.

@@ -4,13 +4,13 @@
 //
 //	spot-handler imds    on every spot node, as a DaemonSet: watches the instance
 //	                     metadata service for this node's own notices
-//	spot-handler queue   once per cluster, as a Deployment: consumes the SQS queue
-//	                     that EventBridge feeds with the notices of all instances
+//	spot-handler queue   as a Deployment: each replica consumes the SQS queue that
+//	                     EventBridge feeds with the notices of all instances
 //
-// queue drains all nodes. So does the companion of imds --drain=false, which marks only:
+// One replica of queue drains all nodes. So does one of the companion of imds --drain=false, which
+// marks only:
 //
-//	spot-handler drain   once per cluster, as a Deployment: drains the nodes that imds
-//	                     has marked
+//	spot-handler drain   as a Deployment: drains the nodes that imds has marked
 //
 // imds alone drains its own node, and knows nothing of the others.
 //

@@ -187,10 +187,10 @@ func defineAssumptions(flags group, assumed *plan.Assumptions) {
 	}
 	of("boot-time", &assumed.Boot,
 		"how long a replacement takes from its request until it takes pods (default: from the history of its "+
-			"NodePool, or this if there is none)")
+			"NodePool, or "+assumed.Boot.Duration().String()+" if there is none)")
 	of("ready-time", &assumed.Ready,
 		"how long a pod takes from being scheduled to being Ready (default: from the history of its "+
-			"workload's pods, or this if there is none)")
+			"workload's pods, or "+assumed.Ready.Duration().String()+" if there is none)")
 	of("stop-time", &assumed.Stop, "how long a pod takes to end, but not longer than its grace period")
 	of("detach-time", &assumed.Detach, "how long volumes take to be detached once their pods are gone")
 }

@@ -165,8 +165,9 @@ func (c *settings) define() []group {
 
 	oneOf(replacement, &c.provisioner, "provisioner", provisioner.Auto,
 		[]string{provisioner.Auto, provisioner.Karpenter, provisioner.ASG, provisioner.Placeholder, provisioner.None},
-		"what makes replacement nodes: auto (by what made the interrupted one), karpenter, asg (Auto Scaling "+
-			"groups; queue mode only), placeholder, or none (drain only)")
+		"what makes replacement nodes: karpenter, asg (Auto Scaling groups; queue mode only), placeholder, "+
+			"none (drain only), or auto: karpenter for the nodes that Karpenter made, and for others the first "+
+			"of karpenter, asg and placeholder that can")
 	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil,
 		"NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the "+
 			"annotation spot-handler/fallback-nodepool on the NodePool overrides it (default: chosen for each "+
