@@ -103,6 +103,11 @@ func (b *outbox) open() {
 	b.topics, b.latest = workqueue.NewTypedDelayingQueue[string](), map[string]*saying{}
 }
 
+// acceptPauses are those between attempts to submit a notice.
+func acceptPauses() *backoff.ExponentialBackOff {
+	return awsfault.Pauses(firstAcceptPause, maxAcceptPause, 0.5)
+}
+
 // post takes a notice for delivery, unless the same word on its topic waits or was the last
 // to be settled. It replaces another word that waits, even if it withdraws that one: an attempt
 // might have succeeded without an answer.
@@ -119,7 +124,7 @@ func (b *outbox) post(topic, word string, n interruption.Notice) {
 			return
 		}
 	}
-	b.latest[topic] = &saying{topic: topic, word: word, notice: n, pauses: awsfault.Pauses(firstAcceptPause, maxAcceptPause, 0.5)}
+	b.latest[topic] = &saying{topic: topic, word: word, notice: n, pauses: acceptPauses()}
 	b.topics.Add(topic)
 }
 

@@ -43,12 +43,17 @@ var (
 	errNoRoom = errors.New("no room to wait")
 )
 
+// acceptPauses are those between attempts to submit a message's notices.
+func acceptPauses() *backoff.ExponentialBackOff {
+	return awsfault.Pauses(firstAcceptPause, maxAcceptPause, 0.5)
+}
+
 // acceptAll submits the notices until Accept has returned nil for each, and returns what
 // became of the message: the strongest verdict on any of its notices. Each notice is settled
 // once, with one exception: where only some instances of a message are known, the others
 // are looked up a second time after lookAgain, as the message is not given back for them.
 func (c *Consumer) acceptAll(ctx context.Context, m *message) (interruption.Verdict, error) {
-	wait := awsfault.Pauses(firstAcceptPause, maxAcceptPause, 0.5)
+	wait := acceptPauses()
 	best, lookedAgain := interruption.Verdict(""), false
 	pending, unknown := m.notices, []interruption.Notice(nil)
 	for {

@@ -10,6 +10,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	smithytime "github.com/aws/smithy-go/time"
+	"github.com/cenkalti/backoff/v5"
 
 	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
@@ -46,10 +47,15 @@ const (
 	emptyPause = time.Second
 )
 
+// receivePauses are those between failed receives.
+func receivePauses() *backoff.ExponentialBackOff {
+	return awsfault.Pauses(firstReceivePause, maxReceivePause, 0.25)
+}
+
 // receive is one receiver: it starts every message that it gets, until ctx is
 // canceled.
 func (c *Consumer) receive(ctx, acts context.Context) {
-	wait := awsfault.Pauses(firstReceivePause, maxReceivePause, 0.25)
+	wait := receivePauses()
 	poll := firstPoll
 	for {
 		if c.room.Acquire(ctx, batchSize) != nil {

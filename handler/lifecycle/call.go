@@ -101,6 +101,9 @@ func (t *Tender) share(ctx context.Context, node string, call func() error) erro
 	return err
 }
 
+// pauses are those between attempts at the same call.
+func pauses() *backoff.ExponentialBackOff { return awsfault.Pauses(firstPause, maxPause, 0.5) }
+
 // again makes a call until it succeeds, or until patience or ctx ends. After ErrGone there is no
 // other attempt, and none soon after ErrDenied.
 func again[T any](ctx context.Context, patience time.Duration, do func() (T, error)) (T, error) {
@@ -113,7 +116,7 @@ func again[T any](ctx context.Context, patience time.Duration, do func() (T, err
 			err = fmt.Errorf("%w: %w", err, &backoff.RetryAfterError{Duration: deniedPause})
 		}
 		return got, err
-	}, backoff.WithBackOff(awsfault.Pauses(firstPause, maxPause, 0.5)), backoff.WithMaxElapsedTime(max(time.Nanosecond, patience)))
+	}, backoff.WithBackOff(pauses()), backoff.WithMaxElapsedTime(max(time.Nanosecond, patience)))
 }
 
 // readLimits asks how long the group waits. It assumes what it cannot learn: the group may still

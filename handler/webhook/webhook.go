@@ -149,6 +149,13 @@ func (w *Sender) drop(n notify.News, reason string) {
 	}
 }
 
+// pauses are those between attempts at the same webhook.
+func pauses() *backoff.ExponentialBackOff {
+	return &backoff.ExponentialBackOff{
+		InitialInterval: firstPause, MaxInterval: longestPause, Multiplier: 2, RandomizationFactor: 0.25,
+	}
+}
+
 // deliver sends one webhook, with as many attempts as it takes.
 func (w *Sender) deliver(ctx context.Context, m Message, since time.Time) {
 	log := w.opts.Logger.With().Str("node", m.NodeName).Str("instance_id", m.InstanceID).Str("event", m.Event).Str("reason", m.Reason).Logger()
@@ -165,10 +172,7 @@ func (w *Sender) deliver(ctx context.Context, m Message, since time.Time) {
 		}
 		return struct{}{}, err
 	}
-	pauses := &backoff.ExponentialBackOff{
-		InitialInterval: firstPause, MaxInterval: longestPause, Multiplier: 2, RandomizationFactor: 0.25,
-	}
-	_, err := backoff.Retry(ctx, post, backoff.WithBackOff(pauses),
+	_, err := backoff.Retry(ctx, post, backoff.WithBackOff(pauses()),
 		backoff.WithMaxElapsedTime(max(time.Nanosecond, giveUpAfter-time.Since(since))),
 		backoff.WithNotify(func(err error, pause time.Duration) {
 			if w.failing.CompareAndSwap(false, true) {

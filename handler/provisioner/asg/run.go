@@ -11,6 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
 	smithytime "github.com/aws/smithy-go/time"
+	"github.com/cenkalti/backoff/v5"
 
 	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
@@ -32,10 +33,15 @@ const (
 	longestPause = 2 * time.Second
 )
 
+// pauses are those between failed calls.
+func pauses() *backoff.ExponentialBackOff {
+	return awsfault.Pauses(200*time.Millisecond, longestPause, 0.5)
+}
+
 // Run asks Auto Scaling for all nodes together until ctx is done, and returns nil then.
 // While no node is waited for, it is idle. It may be called once.
 func (b *Backend) Run(ctx context.Context) error {
-	again := awsfault.Pauses(200*time.Millisecond, longestPause, 0.5)
+	again := pauses()
 	timer := time.NewTimer(watch)
 	timer.Stop() // nobody is waited for yet
 	defer timer.Stop()
