@@ -90,6 +90,7 @@ func TestNonsenseIsRefused(t *testing.T) {
 		{"imds", map[string]any{"flags.dryRun": "perhaps"}, []string{"/flags/dryRun", "true, false"}},
 		{"imds", map[string]any{"flags.maxConcurrentRebalances": "101%"}, []string{"/flags/maxConcurrentRebalances", "pattern"}},
 		{"imds", map[string]any{"flags.fallbackNodepool": "batch=batch-fallback"}, []string{"/flags/fallbackNodepool", "want object"}},
+		{"imds", map[string]any{"imds.nodeExpressions": []any{map[string]any{"key": "a", "operator": "!="}}}, []string{"/imds/nodeExpressions/0/operator", "'NotIn'"}},
 		{"imds", map[string]any{"imds.maxUnavailable": 1}, []string{"/imds/maxUnavailable", "want string"}},
 		{"imds", map[string]any{"imds.maxUnavailable": "0%"}, []string{"/imds/maxUnavailable", "100)%"}},
 		{"imds", map[string]any{"imds.port": 70000}, []string{"/imds/port", "65,535"}},

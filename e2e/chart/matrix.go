@@ -78,9 +78,12 @@ var changes = map[string]map[string]any{
 	"one replica":        {"controller.replicas": 1},
 	"other port":         {"imds.port": 9998, "controller.port": 9999},
 	"digest":             {"image.digest": "sha256:" + strings.Repeat("0", 64), "image.pullSecrets": []any{"registry"}},
-	"names":              {"fullnameOverride": strings.Repeat("long", 20)},
-	"webhook":            {"webhook.secretName": "hook", "webhook.headersKey": "headers", "flags.webhookProxy": "http://proxy.example.com:3128"},
-	"audit":              {"audit.enabled": true, "audit.baseline": "{}", "audit.failOn": "warning", "audit.schedule": "@daily"},
+	"expressions": {"imds.nodeExpressions": []any{
+		map[string]any{"key": "eks.amazonaws.com/compute-type", "operator": "NotIn", "values": []any{"auto"}}, map[string]any{"key": "ours", "operator": "Exists"},
+	}},
+	"names":   {"fullnameOverride": strings.Repeat("long", 20)},
+	"webhook": {"webhook.secretName": "hook", "webhook.headersKey": "headers", "flags.webhookProxy": "http://proxy.example.com:3128"},
+	"audit":   {"audit.enabled": true, "audit.baseline": "{}", "audit.failOn": "warning", "audit.schedule": "@daily"},
 	"environment": {
 		"controller.env":     []any{map[string]any{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}},
 		"controller.volumes": []any{map[string]any{"name": "ca", "configMap": map[string]any{"name": "ca"}}}, "controller.volumeMounts": []any{map[string]any{"name": "ca", "mountPath": "/ca"}},

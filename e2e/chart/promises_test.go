@@ -107,7 +107,7 @@ func daemonSet(t *testing.T, pod corev1.PodTemplateSpec) {
 	terms := pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	var keys []string
 	for _, term := range terms {
-		if len(term.MatchExpressions) != 1 || term.MatchExpressions[0].Operator != corev1.NodeSelectorOpIn {
+		if len(term.MatchExpressions) == 0 || term.MatchExpressions[0].Operator != corev1.NodeSelectorOpIn {
 			t.Errorf("node selector term %v", term)
 			continue
 		}
