@@ -13,7 +13,7 @@ import (
 )
 
 // What the measured service is like: four full nodes of which one goes, so that the
-// successors have no room before a new node has booted.
+// replacement pods have no room before a new node has booted.
 const (
 	bootTime      = 40 * time.Second
 	readyTime     = 10 * time.Second
@@ -36,7 +36,7 @@ var ways = []way{
 	{"evict at once, no signal", []string{"--drain-strategy=at-once", "--provisioner=none"}, "evict at once, as kubectl drain does"},
 	{"signal, evict at once", []string{"--drain-strategy=at-once"}, "replacement requested first"},
 	{"hold", []string{"--drain-strategy=hold"}, "hold for the new node"},
-	{"surge", nil, "surge (default): successors first"},
+	{"surge", nil, "surge (default): replacement pods first"},
 }
 
 // BenchmarkAvailability interrupts one node of a service in each of the ways, side by
