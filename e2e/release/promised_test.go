@@ -1,0 +1,40 @@
+package release
+
+import (
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// As long as there is no release, the pages that speak of one say so. Once there is, they must not.
+func TestPagesSayWhetherThereIsARelease(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "git", "tag", "--list", "v*")
+	cmd.Dir = checkout(t)
+	tags, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	none := len(tags) == 0
+	for page, sentence := range map[string]string{
+		"README.md":                "There is no release yet",
+		"deploy/docs/commands.md":  "There is no release yet",
+		".github/SECURITY.md":      "There is no release yet",
+		"deploy/docs/supported.md": "As long as there is no release, that is commit `" + firstOlder(t) + "`",
+	} {
+		text := strings.Join(strings.Fields(string(read(t, filepath.Join(checkout(t), filepath.FromSlash(page))))), " ")
+		if strings.Contains(text, sentence) != none {
+			t.Errorf("%s says %q: %t; tags: %q", page, sentence, !none, tags)
+		}
+	}
+}
+
+// firstOlder is the commit that upgrades are tested from as long as there is no release, abbreviated.
+func firstOlder(t *testing.T) string {
+	found := regexp.MustCompile(`const firstOlder = "([0-9a-f]{7})`).FindSubmatch(read(t, filepath.Join(checkout(t), "e2e", "daemon", "older.go")))
+	if found == nil {
+		t.Fatal("older.go has no firstOlder")
+	}
+	return string(found[1])
+}
