@@ -118,6 +118,7 @@ func (w *world) take(l *lostNode) {
 	for _, uid := range slices.Sorted(maps.Keys(l.pods)) {
 		w.gone(l.pods[uid])
 	}
+	w.schedule() // a strict spread counts the node no more
 }
 
 // fate is what becomes of a pod of a lost node.
