@@ -34,9 +34,11 @@ const secretURL = "https://hooks.example.com/services/T000/B000/topsecret"
 type receiver struct {
 	answer func(n int) (*http.Response, error) // to the n-th request, from 1
 
-	mu     sync.Mutex
-	bodies []string
-	times  []time.Time
+	mu      sync.Mutex
+	bodies  []string
+	times   []time.Time
+	headers []http.Header
+	hosts   []string
 }
 
 var _ http.RoundTripper = (*receiver)(nil)
@@ -48,6 +50,7 @@ func (r *receiver) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	r.mu.Lock()
 	r.bodies, r.times = append(r.bodies, string(body)), append(r.times, time.Now())
+	r.headers, r.hosts = append(r.headers, req.Header.Clone()), append(r.hosts, req.Host)
 	n := len(r.bodies)
 	r.mu.Unlock()
 	if r.answer == nil {
