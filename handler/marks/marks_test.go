@@ -81,6 +81,36 @@ func TestUndoRestores(t *testing.T) {
 	}
 }
 
+// A label of load balancers goes if the record says that it is ours and nobody has changed it since.
+// Somebody who has changed it has made it theirs.
+func TestLabelThatSomebodyChanged(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for name, tt := range map[string]struct {
+		ours  []string
+		value string // "": no label
+		stays bool
+	}{
+		"ours":                         {[]string{interruption.OursLoadBalancer}, interruption.ExcludeFromLoadBalancersValue, false},
+		"ours, and changed since":      {[]string{interruption.OursLoadBalancer}, "maintenance", true},
+		"ours, and removed since":      {[]string{interruption.OursLoadBalancer}, "", false},
+		"another's with the same text": {[]string{interruption.OursCordon}, interruption.ExcludeFromLoadBalancersValue, true},
+		"another's":                    {nil, "maintenance", true},
+	} {
+		rec := interruption.NewRecord(interruption.Notice{Kind: interruption.SpotInterruption, EventID: "e", InstanceID: "i", Noticed: now, Received: now})
+		rec.Ours = tt.ours
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name: "node-a", ResourceVersion: "1", Labels: map[string]string{"team": "a"}, Annotations: map[string]string{interruption.Annotation: rec.String()},
+		}}
+		if tt.value != "" {
+			node.Labels[interruption.ExcludeFromLoadBalancers] = tt.value
+		}
+		after := apply(t, node, Undo(node, rec, nil, now))
+		if got, stays := after.Labels[interruption.ExcludeFromLoadBalancers]; stays != tt.stays || stays && got != tt.value {
+			t.Errorf("%s: label %q, there: %t; want it there: %t", name, got, stays, tt.stays)
+		}
+	}
+}
+
 // The taint out-of-service is set on a dead node of a terminated instance, and taken back
 // from one that lives, with nothing else.
 func TestShutDown(t *testing.T) {
