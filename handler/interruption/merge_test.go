@@ -27,6 +27,9 @@ func TestMergeProperties(t *testing.T) {
 		rec := NewRecord(someNotice(r))
 		for range r.IntN(6) {
 			n := someNotice(r)
+			if n.Kind != ScheduledEvent { // which can be put off, see TestReschedules
+				n.Noticed = t0.Add(time.Duration(r.IntN(3)) * time.Minute)
+			}
 			merged, changed := rec.Merge(n)
 			if rec.Kind.Stronger(merged.Kind) || n.Kind.Stronger(merged.Kind) {
 				t.Fatalf("%s and %s merged to %s", rec.Kind, n.Kind, merged.Kind)
@@ -44,6 +47,41 @@ func TestMergeProperties(t *testing.T) {
 				t.Fatalf("a second time it changes %s to %s", merged, again)
 			}
 			rec = merged
+		}
+	}
+}
+
+// Only a scheduled event can be put off: the same event, by the source that announced it, said later.
+// Whatever else has a later time does not loosen the deadline.
+func TestReschedules(t *testing.T) {
+	window := Notice{Kind: ScheduledEvent, Source: Queue, EventID: "e", InstanceID: "i", Noticed: t0, Received: t0, Deadline: t0.Add(time.Hour), Action: ActionReboot}
+	for name, tt := range map[string]struct {
+		change func(n *Notice)
+		want   time.Duration // the deadline then
+	}{
+		"put off":               {func(*Notice) {}, 2 * time.Hour},
+		"moved forward":         {func(n *Notice) { n.Deadline = t0.Add(10 * time.Minute) }, 10 * time.Minute},
+		"said at the same time": {func(n *Notice) { n.Noticed = t0 }, time.Hour},
+		"another event":         {func(n *Notice) { n.EventID = "e-2" }, time.Hour},
+		"another source":        {func(n *Notice) { n.Source = IMDS }, time.Hour},
+		"no time":               {func(n *Notice) { n.Deadline = time.Time{} }, time.Hour},
+		"another kind":          {func(n *Notice) { n.Kind, n.Action = SpotInterruption, ActionTerminate }, time.Hour},
+	} {
+		n := window
+		n.Noticed, n.Received, n.Deadline = t0.Add(time.Minute), t0.Add(time.Minute), t0.Add(2*time.Hour)
+		tt.change(&n)
+		if got, _ := NewRecord(window).Merge(n); got.Deadline.Sub(t0) != tt.want {
+			t.Errorf("%s: deadline after %v, want %v", name, got.Deadline.Sub(t0), tt.want)
+		}
+	}
+
+	// A second spot notice that allows more time, said at another moment, is no such thing.
+	spot := Notice{Kind: SpotInterruption, Source: Queue, EventID: "e", InstanceID: "i", Noticed: t0, Received: t0, Deadline: t0.Add(2 * time.Minute)}
+	for _, id := range []string{"e", "e-2"} {
+		n := spot
+		n.EventID, n.Noticed, n.Received, n.Deadline = id, t0.Add(time.Minute), t0.Add(time.Minute), t0.Add(3*time.Minute)
+		if got, _ := NewRecord(spot).Merge(n); got.Deadline.Sub(t0) != 2*time.Minute {
+			t.Errorf("event %s: a later spot notice makes the deadline %v", id, got.Deadline.Sub(t0))
 		}
 	}
 }
