@@ -75,6 +75,35 @@ func TestActiveInterruptions(t *testing.T) {
 	}
 }
 
+// What is released, or of a kind that only a newer version knows, is not under way, and hides nothing
+// that is.
+func TestActiveOfWhatIsRemembered(t *testing.T) {
+	story(t, func(t *testing.T, _ *script, _ *fakeNodes, h *Handler) {
+		deadline := time.Unix(1_000_000, 0)
+		remember := func(name string, kind interruption.Kind, phase interruption.Phase) {
+			h.memory.of(name).rec = interruption.Record{Kind: kind, Phase: phase, Deadline: deadline, Instance: "i-" + name}
+		}
+		for i := range 10 {
+			remember(fmt.Sprint("released-", i), interruption.SpotInterruption, interruption.Released)
+			remember(fmt.Sprint("new-", i), "meteorite", interruption.Draining)
+			h.memory.of(fmt.Sprint("nothing-yet-", i))
+		}
+		for i := range 3 {
+			remember(fmt.Sprint("draining-", i), interruption.SpotInterruption, interruption.Draining)
+		}
+		for name, want := range map[string]map[string]float64{
+			"spot_handler_active_interruptions":               {"spot-interruption Draining": 3},
+			"spot_handler_interrupted_nodes":                  {"spot-interruption  none ": 3},
+			"spot_handler_nearest_deadline_timestamp_seconds": {"spot-interruption": 1_000_000},
+		} {
+			got, _ := gauges(t, newActive(h.active), name)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", name, diff)
+			}
+		}
+	})
+}
+
 // Whatever names pools and zones, the number of series is bounded, and no node is missing from
 // their sum.
 func TestPoolsAndZonesAreBounded(t *testing.T) {

@@ -187,11 +187,20 @@ type fakeDrainer struct {
 	FinishFunc func(node string) interruption.Pods
 
 	CancelFunc func(node string) (drain.Result, bool, error)
+
+	RunFunc   func(ctx context.Context) error // nil: until ctx ends
+	SweepFunc func() error                    // nil: there is nothing to sweep
 }
 
 var _ Drainer = (*fakeDrainer)(nil)
 
-func (f *fakeDrainer) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+func (f *fakeDrainer) Run(ctx context.Context) error {
+	if f.RunFunc != nil {
+		return f.RunFunc(ctx)
+	}
+	<-ctx.Done()
+	return nil
+}
 
 func (f *fakeDrainer) Look(_ context.Context, node string, in drain.Interruption) (drain.View, bool) {
 	return f.LookFunc(node, in)
@@ -211,18 +220,30 @@ func (f *fakeDrainer) Cancel(_ context.Context, node string) (drain.Result, bool
 	return f.CancelFunc(node)
 }
 
-func (f *fakeDrainer) Sweep(context.Context, string, func(string) bool) error { return nil }
+func (f *fakeDrainer) Sweep(context.Context, string, func(string) bool) error {
+	if f.SweepFunc != nil {
+		return f.SweepFunc()
+	}
+	return nil
+}
 
 // fakeProvisioner is a Provisioner of func fields.
 type fakeProvisioner struct {
 	RequestFunc func(rec interruption.Record) (interruption.Replacement, error)
 	ReleaseFunc func(rec interruption.Record) error
+	RunFunc     func(ctx context.Context) error // nil: until ctx ends
 	forgotten   []string
 }
 
 var _ Provisioner = (*fakeProvisioner)(nil)
 
-func (f *fakeProvisioner) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+func (f *fakeProvisioner) Run(ctx context.Context) error {
+	if f.RunFunc != nil {
+		return f.RunFunc(ctx)
+	}
+	<-ctx.Done()
+	return nil
+}
 
 func (f *fakeProvisioner) Request(_ context.Context, _ *corev1.Node, rec interruption.Record, _ provisioner.Need) (interruption.Replacement, error) {
 	return f.RequestFunc(rec)

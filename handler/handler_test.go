@@ -1,9 +1,13 @@
 package handler
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"spot-handler/handler/interruption"
 )
@@ -95,6 +99,97 @@ func TestForgottenNode(t *testing.T) {
 		}
 		if len(h.memory.byNode) != 0 || remembered() {
 			t.Errorf("the node is gone: %d interruptions are remembered, and a condition: %t", len(h.memory.byNode), remembered())
+		}
+	})
+}
+
+// The lease is given up when Run returns, so it returns only when everything that it started has.
+func TestRunWaitsForWhatItStarted(t *testing.T) {
+	slow := func(ctx context.Context) error { <-ctx.Done(); time.Sleep(2 * time.Second); return nil }
+	for name, tt := range map[string]struct{ drainer, provisioner func(context.Context) error }{
+		"the drainer":     {drainer: slow},
+		"the provisioner": {provisioner: slow},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFakeNodes(testNode())
+				defer f.watcher.Stop()
+				h := newStandby(t, f, func(o *setup) {
+					o.Drainer, o.Provisioner = &fakeDrainer{RunFunc: tt.drainer}, &fakeProvisioner{RunFunc: tt.provisioner}
+				})
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- h.Run(ctx) }()
+				time.Sleep(time.Minute)
+				stop()
+				time.Sleep(time.Second)
+				select {
+				case err := <-ended:
+					t.Fatalf("Run has returned %v, and %s goes on", err, name)
+				default:
+				}
+				time.Sleep(2 * time.Second)
+				select {
+				case err := <-ended:
+					if err != nil {
+						t.Error(err)
+					}
+				default:
+					t.Error("Run does not return")
+				}
+			})
+		})
+	}
+}
+
+// What ends by an error ends all, so that the process says so and another one takes over.
+func TestRunReturnsErrors(t *testing.T) {
+	broken := errors.New("broken")
+	fails := func(context.Context) error { time.Sleep(time.Second); return broken }
+	for name, tt := range map[string]struct{ drainer, provisioner func(context.Context) error }{
+		"the drainer":     {drainer: fails},
+		"the provisioner": {provisioner: fails},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFakeNodes(testNode())
+				defer f.watcher.Stop()
+				h := newStandby(t, f, func(o *setup) {
+					o.Drainer, o.Provisioner = &fakeDrainer{RunFunc: tt.drainer}, &fakeProvisioner{RunFunc: tt.provisioner}
+				})
+				if err := h.Run(t.Context()); !errors.Is(err, broken) {
+					t.Errorf("Run returns %v, want the error of %s", err, name)
+				}
+			})
+		})
+	}
+}
+
+// Surged pods that nobody drains are looked for every ten minutes, and ten seconds after an error.
+func TestSweepRepeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeNodes(testNode())
+		defer f.watcher.Stop()
+		began := time.Now()
+		var at []time.Duration
+		h := newStandby(t, f, func(o *setup) {
+			o.Drainer = &fakeDrainer{SweepFunc: func() error {
+				at = append(at, time.Since(began))
+				if len(at) == 2 {
+					return errors.New("API server is away")
+				}
+				return nil
+			}}
+		})
+		ctx, stop := context.WithTimeout(t.Context(), 25*time.Minute)
+		defer stop()
+		began = time.Now()
+		if err := h.sweep(ctx); err != nil {
+			t.Error(err)
+		}
+		want := []time.Duration{0, 10 * time.Minute, 10*time.Minute + 10*time.Second, 20*time.Minute + 10*time.Second}
+		if diff := cmp.Diff(want, at); diff != "" {
+			t.Errorf("looked after (-want +got):\n%s", diff)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package handler
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -188,12 +189,23 @@ func TestSuccessorKeepsTheLine(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		f.want(t, 5, 1, 0)
-		f.h.opts.Turns, f.h.memory.byNode = turns.NewLine(turns.Concurrency{}, f.h.opts.Index.PoolSize, f.h.Enqueue), map[string]*known{}
-		f.h.fillLine()
-		for i := range 6 {
-			f.h.Enqueue(fmt.Sprintf("a-%02d", i))
+		f.h.queue.ShutDown()
+
+		next := newStandby(t, f.fakeNodes, func(o *setup) {
+			o.RebalanceTTL, o.Drainer, o.Provisioner = time.Hour, f.h.opts.Drainer, f.h.opts.Provisioner
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- next.Run(ctx) }()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if waiting, underWay, over := f.state(t); waiting != 5 || underWay != 1 || over != 0 {
+			t.Errorf("%d wait, %d under way, %d over; want 5, 1, 0", waiting, underWay, over)
 		}
-		f.want(t, 5, 1, 0)
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	})
 }
 
