@@ -28,7 +28,7 @@ const (
 	// settleWithin counts from the last deadline: a node may wait in line for as long as
 	// rebalanceTTL and then be replaced, and its replacement be returned after
 	// replacementTTL; the rest is for Karpenter, and for a busy machine.
-	settleWithin = rebalanceTTL + replacementTTL + 105*time.Second
+	settleWithin = rebalanceTTL + replacementTTL + 4*time.Minute
 )
 
 // settle waits until nothing is under way any more, and returns what still is when the limit
