@@ -19,7 +19,7 @@
 #               a tenant writes the largest and oddest objects that the API server takes, while
 #               50 nodes are drained
 # make upgrade MINUTES=3
-#               from the last release to this version, back, and forth again, with drains under
+#               from an earlier version to this one, back, and forth again, with drains under
 #               way and both versions side by side for minutes each time
 # make accuracy SEED=7 ROUNDS=6 CLUSTERS=10
 #               forecasts of random clusters, beside what then happens, for minutes
