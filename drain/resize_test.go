@@ -8,7 +8,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
-// Whoever may resize pods can ask for any amount. What a node can never give counts with what it gave.
+// Anybody who may resize pods can ask for any amount. If the node can never give it, what it gave counts.
 func TestInfeasibleResizeDoesNotCount(t *testing.T) {
 	cpu := func(text string) corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(text)}

@@ -11,7 +11,7 @@ import (
 	"spot-handler/drain/rewatch"
 )
 
-// The API server is away when the drain begins: its pods are known soon after it is back.
+// The API server is unreachable when the drain begins: its pods are known soon after it answers.
 func TestOutage(t *testing.T) {
 	const outage = 40 * time.Second
 	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {

@@ -137,13 +137,13 @@ func TestLeftAfterFailures(t *testing.T) {
 				return 0, nil
 			}
 			return http.StatusServiceUnavailable, &metav1.Status{
-				Status: metav1.StatusFailure, Code: http.StatusServiceUnavailable, Reason: metav1.StatusReasonServiceUnavailable, Message: "etcd is away",
+				Status: metav1.StatusFailure, Code: http.StatusServiceUnavailable, Reason: metav1.StatusReasonServiceUnavailable, Message: "etcd is unreachable",
 			}
 		}
 	}, func(s *scene) {
 		s.until(55 * time.Second)
 		s.d.Finish("node-a", s.in)
-		if want := "left a: etcd is away"; len(s.events.list) != 1 || s.events.list[0] != want {
+		if want := "left a: etcd is unreachable"; len(s.events.list) != 1 || s.events.list[0] != want {
 			s.Errorf("Events %q, want %q", s.events.list, want)
 		}
 	})

@@ -97,7 +97,7 @@ func TestCancelMeetsAnInterruption(t *testing.T) {
 		return []interruption.Notice{recommended}, notice(interruption.SpotInterruption)
 	}, interruption.Accepted, func(node *corev1.Node, rec interruption.Record, has bool) {
 		if !has || rec.Kind != interruption.SpotInterruption || !node.Spec.Unschedulable || rec.Replacement == nil {
-			t.Errorf("record %s, cordon %v; want that the node is drained for the interruption", rec, node.Spec.Unschedulable)
+			t.Errorf("record %s, cordon %v; want the node drained for the interruption", rec, node.Spec.Unschedulable)
 		}
 		if !interruption.ParsePast(node.Annotations[interruption.PastAnnotation]).Has(recommended) && !interruption.Past(rec.Past).Has(recommended) {
 			t.Error("the recommendation is not past")

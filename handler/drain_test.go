@@ -62,7 +62,7 @@ func (s *script) options(o *setup) {
 		RequestFunc: func(interruption.Record) (interruption.Replacement, error) {
 			s.requests++
 			if s.state == "" {
-				return interruption.Replacement{}, errors.New("API server is away")
+				return interruption.Replacement{}, errors.New("API server is unreachable")
 			}
 			return interruption.Replacement{Backend: "karpenter", Name: "claim", State: s.state}, nil
 		},
@@ -225,7 +225,7 @@ func TestResultOutlivesAFailedWrite(t *testing.T) {
 		if _, err := step(t, h); err != nil {
 			t.Fatal(err)
 		}
-		s.left, s.release = 0, errors.New("API server is away")
+		s.left, s.release = 0, errors.New("API server is unreachable")
 		f.beforePatch = func() { // a second notice is merged just then
 			if v := accept(t, h, notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.Deadline = n.Deadline.Add(-time.Minute) })); v != interruption.Accepted {
 				t.Errorf("verdict %s", v)

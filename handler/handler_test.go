@@ -176,7 +176,7 @@ func TestSweepRepeats(t *testing.T) {
 			o.Drainer = &fakeDrainer{SweepFunc: func() error {
 				at = append(at, time.Since(began))
 				if len(at) == 2 {
-					return errors.New("API server is away")
+					return errors.New("API server is unreachable")
 				}
 				return nil
 			}}

@@ -116,7 +116,7 @@ func TestUnknownPolicyIsJudgedLater(t *testing.T) {
 		interruption.RebalanceIgnore: "", interruption.RebalanceCordon: interruption.Noticed, interruption.RebalanceReplace: interruption.Noticed,
 	} {
 		recommended(t, func(t *testing.T, s *atRisk) {
-			s.rules.rebalance, s.unknown = interruption.RebalanceIgnore, errors.New("API server is away")
+			s.rules.rebalance, s.unknown = interruption.RebalanceIgnore, errors.New("API server is unreachable")
 			s.accept(t)
 			if again := s.steps(t, 2); again != policyRetry {
 				t.Errorf("again in %s, want %s", again, policyRetry)

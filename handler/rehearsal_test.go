@@ -142,7 +142,7 @@ func TestRecommendationDuringARehearsal(t *testing.T) {
 		off := 0
 		cancels(h, func() (bool, error) {
 			if off++; off == 1 {
-				return false, errors.New("API server is away")
+				return false, errors.New("API server is unreachable")
 			}
 			return true, nil
 		})

@@ -75,7 +75,7 @@ func TestCancelUndoesWhatWeSet(t *testing.T) {
 			case 1:
 				return false, nil // an eviction is under way
 			case 2:
-				return false, errors.New("API server is away")
+				return false, errors.New("API server is unreachable")
 			}
 			return true, nil
 		})

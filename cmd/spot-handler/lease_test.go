@@ -255,7 +255,7 @@ func TestLeadCampaignsAgain(t *testing.T) {
 	other := "other"
 	away := errors.New("connection refused")
 	for name, disturb := range map[string]func(*fakeLeases){
-		"the API server is away": func(f *fakeLeases) {
+		"the API server is unreachable": func(f *fakeLeases) {
 			f.breakDown(away)
 			time.AfterFunc(time.Minute, func() { f.breakDown(nil) })
 		},

@@ -124,26 +124,26 @@ func (s *stage) fault(ctx context.Context, step plan.Step) error {
 		plan.CutQueue: r.queue, plan.SlowQueue: r.queue, plan.ThrottleQueue: r.queue, plan.FailQueue: r.queue, plan.LoseQueue: r.queue,
 	}[what]
 	span.Queue = span.Queue || through == r.queue
-	var mend func()
+	var restore func()
 	switch what {
 	case plan.Kill, plan.Terminate:
 		r.kill(step.For, what == plan.Terminate)
 		_ = pause(ctx, step.For)
 		return nil
 	case plan.Pause:
-		mend = r.pause()
+		restore = r.pause()
 	case plan.CutAPI, plan.CutQueue:
-		mend = through.Cut()
+		restore = through.Cut()
 	case plan.SlowAPI, plan.SlowQueue:
-		mend = through.Fail(link.Fault{Share: step.Share, Delay: step.For / 4})
+		restore = through.Fail(link.Fault{Share: step.Share, Delay: step.For / 4})
 	case plan.LoseAPI, plan.LoseQueue:
-		mend = through.Fail(link.Fault{Share: step.Share, LoseReply: true})
+		restore = through.Fail(link.Fault{Share: step.Share, LoseReply: true})
 	case plan.ThrottleAPI, plan.FailAPI, plan.ThrottleQueue, plan.FailQueue:
-		mend = through.Fail(link.Fault{Share: step.Share, Effect: refusals[what]})
+		restore = through.Fail(link.Fault{Share: step.Share, Effect: refusals[what]})
 	default:
 		return fmt.Errorf("no such fault: %s", step.What)
 	}
-	defer mend()
+	defer restore()
 	_ = pause(ctx, step.For)
 	return nil
 }

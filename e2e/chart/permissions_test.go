@@ -43,7 +43,7 @@ func TestWhatIsDemandedIsGranted(t *testing.T) {
 				}
 				for _, d := range demands {
 					if !slices.ContainsFunc(rules, func(rule boundRule) bool { return rule.grants(d) }) {
-						t.Errorf("%s: %s may not %s %s %s %s in namespace %q, and ends", r.name, component, d.Verb, d.Group, d.Resource, d.Subresource, d.Namespace)
+						t.Errorf("%s: %s has no permission to %s %s %s %s in namespace %q, and exits", r.name, component, d.Verb, d.Group, d.Resource, d.Subresource, d.Namespace)
 					}
 				}
 				return nil

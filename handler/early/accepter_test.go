@@ -164,7 +164,7 @@ func TestKeptUntilTheNodeAppears(t *testing.T) {
 			s.t.Errorf("%d are still kept", len(s.kept))
 		}
 	})
-	bubble(t, "the API server is away when it appears", func(s *setup) {
+	bubble(t, "the API server is unreachable when it appears", func(s *setup) {
 		n := notice(interruption.SpotInterruption, "i-1", "notice")
 		s.want(n, "")
 		away := errors.New("away")
@@ -242,7 +242,7 @@ func TestNotKeptAfterTheNode(t *testing.T) {
 		time.Sleep(registers + 1)
 		s.want(notice(interruption.SpotInterruption, "i-1", "notice"), "")
 	})
-	bubble(t, "while the API server is away", func(s *setup) {
+	bubble(t, "while the API server is unreachable", func(s *setup) {
 		n := notice(interruption.SpotInterruption, "i-1", "notice")
 		s.want(n, "")
 		s.cluster.set(func() { s.cluster.fail = errors.New("away") })

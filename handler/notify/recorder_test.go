@@ -182,7 +182,7 @@ func TestEventsAreCounted(t *testing.T) {
 	}
 }
 
-// An API server that is away for a moment loses no Event.
+// An API server that is unreachable for a moment loses no Event.
 func TestEventsWaitForTheServer(t *testing.T) {
 	s := &eventServer{hangUp: 1}
 	events := startEvents(t, s)

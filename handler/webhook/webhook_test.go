@@ -151,7 +151,7 @@ func TestNoticeAndOutcome(t *testing.T) {
 	})
 }
 
-// A receiver that is away, overloaded or asks for a pause is tried again until it takes
+// A receiver that is unreachable, overloaded or asks for a pause is tried again until it takes
 // the webhook. What is told never waits for it, and the outcome comes after the notice.
 func TestRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -56,7 +56,7 @@ func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch {
 	case strings.HasSuffix(r.URL.Path, "/servicecidrs"):
 		if n.lists++; n.lists <= n.failures {
-			return nil, errors.New("API server is away")
+			return nil, errors.New("API server is unreachable")
 		}
 		return reply(map[string]any{"items": []any{map[string]any{"spec": map[string]any{"cidrs": n.services}}}})
 	case r.Method == http.MethodGet:

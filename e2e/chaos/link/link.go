@@ -84,4 +84,4 @@ func (l *Link) Close() {
 
 // Cut lets nothing pass until the returned function is called, which breaks the connections
 // that were open: what was on its way in between is lost.
-func (l *Link) Cut() (mend func()) { return l.gate.close() }
+func (l *Link) Cut() (restore func()) { return l.gate.close() }

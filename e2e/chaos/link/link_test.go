@@ -79,38 +79,38 @@ func TestLink(t *testing.T) {
 			}
 			ok()
 
-			mend := l.Fail(Fault{Share: 1, Effect: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) }})
+			restore := l.Fail(Fault{Share: 1, Effect: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) }})
 			if code, _, _ := get(t, c, http.MethodGet, l.URL, enough); code != 429 {
 				t.Errorf("code %d, want 429", code)
 			}
-			mend()
+			restore()
 			ok()
 
 			before := served.Load()
-			mend = l.Fail(Fault{Share: 1, LoseReply: true})
+			restore = l.Fail(Fault{Share: 1, LoseReply: true})
 			if code, _, err := get(t, c, http.MethodPost, l.URL, enough); err == nil {
 				t.Errorf("answered with %d", code)
 			}
 			if served.Load() == before {
 				t.Error("the request took no effect, want only its answer lost")
 			}
-			mend()
+			restore()
 			ok()
 
-			mend = l.Fail(Fault{Share: 1, Delay: 50 * time.Millisecond})
+			restore = l.Fail(Fault{Share: 1, Delay: 50 * time.Millisecond})
 			began := time.Now()
 			ok()
 			if took := time.Since(began); took < 50*time.Millisecond {
 				t.Errorf("took %s", took)
 			}
-			mend()
+			restore()
 
 			before = served.Load()
-			mend = l.Cut()
+			restore = l.Cut()
 			if code, _, err := get(t, c, http.MethodPost, l.URL, 200*time.Millisecond); err == nil {
 				t.Errorf("passed a cut with %d", code)
 			}
-			mend()
+			restore()
 			// A connection from before the cut breaks; the client finds out and makes another.
 			for deadline := time.Now().Add(enough); ; {
 				if code, _, _ := get(t, c, http.MethodGet, l.URL, time.Second); code == 200 {

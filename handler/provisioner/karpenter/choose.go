@@ -101,8 +101,8 @@ func refuse(node *corev1.Node, rec interruption.Record, need provisioner.Need) *
 	return &none
 }
 
-// lose begins with what is known of the node. What its NodeClaim says goes before what its own labels
-// say, which its kubelet can write.
+// lose collects what is known of the node. Its NodeClaim overrides the node's own labels, which its
+// kubelet can write.
 func (b *Backend) lose(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (lostNode, error) {
 	claim, err := b.sourceClaim(ctx, node)
 	if err != nil {

@@ -216,7 +216,7 @@ func TestMoneyOfANode(t *testing.T) {
 	})
 }
 
-// What the node's NodeClaim says of pool, type and zone goes before what its own labels say.
+// For pool, type and zone, the NodeClaim overrides the node's own labels.
 func TestLabelsOfTheNodeClaimGoFirst(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
 		other := fallbackPool(t)

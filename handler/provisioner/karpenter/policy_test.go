@@ -52,7 +52,7 @@ func TestRebalancePolicy(t *testing.T) {
 		if got, err := b.RebalancePolicy(&corev1.Node{}); got != "" || err != nil {
 			t.Errorf("%q, %v for a node of no pool", got, err)
 		}
-		fail = errors.New("API server is away")
+		fail = errors.New("API server is unreachable")
 		want("", false, 1)
 		time.Sleep(poolTTL)
 		fail = nil
@@ -62,7 +62,7 @@ func TestRebalancePolicy(t *testing.T) {
 		time.Sleep(poolTTL)
 		want("ignore", true, 1)
 		time.Sleep(poolTTL)
-		fail = errors.New("API server is away")
+		fail = errors.New("API server is unreachable")
 		want("ignore", true, 1) // what was known counts on
 		time.Sleep(poolTTL)
 		fail, value = nil, "run"

@@ -125,7 +125,7 @@ func Start(ctx context.Context, options Options) (*Running, error) {
 		err = r.bringUp(ctx, programs)
 	}
 	if err == nil && options.Reusable {
-		// A resource that has just been defined may not be served yet.
+		// The API server might not serve a resource yet that has just been defined.
 		err = poll(ctx, "the first inventory", func(context.Context) (err error) {
 			r.initial, err = r.api.inventory(ctx)
 			return err
