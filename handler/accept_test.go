@@ -236,7 +236,7 @@ func TestAcceptGivesUpOnANodeThatNeverStandsStill(t *testing.T) {
 
 // However often it is announced, one interruption is one notice. A rebalance recommendation and
 // the interruption that follows it are two.
-func TestNoticeIsToldOnce(t *testing.T) {
+func TestNoticeIsReportedOnce(t *testing.T) {
 	events := &shownNews{}
 	h := newTestHandler(t, newFakeNodes(testNode()), func(o *setup) { o.Events = events })
 	accept(t, h, notice(interruption.RebalanceRecommendation, func(n *interruption.Notice) { n.EventID = "event-0" }))

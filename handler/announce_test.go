@@ -12,7 +12,7 @@ import (
 
 // The process that drains notifies people of what a process on the node has recorded: once, and after
 // a change of the leader only if the one before might not have.
-func TestNoticesOfMarkedNodesAreTold(t *testing.T) {
+func TestNoticesOfMarkedNodesAreAnnounced(t *testing.T) {
 	for name, tt := range map[string]struct {
 		source   interruption.Source
 		own      string        // the only node of the process

@@ -298,7 +298,7 @@ func TestNothingToWaitForWithoutReplacement(t *testing.T) {
 }
 
 // The next process carries on from the record, and counts the pods that the process before it moved.
-func TestSuccessorCountsWhatWasMovedBefore(t *testing.T) {
+func TestNextLeaderCountsWhatWasMovedBefore(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		rec := interruption.NewRecord(notice(interruption.SpotInterruption))
 		rec.Phase, rec.Pods = interruption.Draining, &interruption.Pods{Total: 10}

@@ -12,7 +12,7 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// A replica that does not lead hears about every node for weeks, and keeps none of it.
+// A replica that does not lead sees every node for weeks, and keeps none of it.
 func TestNothingIsKeptWhileNobodyReconciles(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		accept(t, h, notice(interruption.SpotInterruption))

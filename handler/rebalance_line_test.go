@@ -180,7 +180,7 @@ func TestUnreadableRecordLeavesTheLine(t *testing.T) {
 
 // The next process that takes over in the middle of the line carries on with those that have begun,
 // and begins no other, whichever node it happens to look at first.
-func TestSuccessorKeepsTheLine(t *testing.T) {
+func TestNextLeaderKeepsTheLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 6, nil)
 		defer f.watcher.Stop()

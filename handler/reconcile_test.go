@@ -152,7 +152,7 @@ func TestRecordOfAnInstanceThatAnotherNodeIs(t *testing.T) {
 
 // A node that goes before its drain has ended is an outcome too, and is reported with what is
 // known of it.
-func TestNodeGoneIsTold(t *testing.T) {
+func TestNodeGoneIsReported(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		events := &shownNews{}
 		h.opts.Events = events

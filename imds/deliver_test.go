@@ -163,7 +163,7 @@ func TestNotYetIsQuiet(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		if log.count("cannot accept") != 0 || log.count("notice settled") != 1 {
-			t.Error("it was told as a failure, or never settled")
+			t.Error("it was reported as a failure, or never settled")
 		}
 	})
 }

@@ -107,7 +107,7 @@ func TestOutboxLetsOthersGoFirst(t *testing.T) {
 }
 
 // A word that is polled again is no news, but another one is.
-func TestOutboxTellsOfNewsOnce(t *testing.T) {
+func TestOutboxReportsNewsOnce(t *testing.T) {
 	d := newDesk(t)
 	d.say("a", "active")
 	w := d.begin()

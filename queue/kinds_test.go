@@ -187,7 +187,7 @@ func TestKindsReject(t *testing.T) {
 }
 
 // The same message delivered again, and the same event through another way in, has the
-// same event id: the record tells duplicates by it.
+// same event id: the record recognises duplicates by it.
 func TestEventIDsAreStable(t *testing.T) {
 	for _, name := range []string{"health_event.json", "lifecycle_direct.json", "lifecycle_sns.json", "state_change.json"} {
 		body := testdata(t, name)

@@ -48,7 +48,7 @@ func TestUnknownInstanceIsLookedForTwice(t *testing.T) {
 	})
 }
 
-// What cannot be read of a message is told once, and the rest is handled.
+// What cannot be read of a message is reported once, and the rest is handled.
 func TestPartOfAMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, a := &fakeClient{}, &fakeAccepter{}

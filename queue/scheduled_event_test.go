@@ -108,8 +108,8 @@ func TestHealthEventWithABadEntity(t *testing.T) {
 	}
 }
 
-// An ARN can be longer than what a record should hold; it is then told by its sum, and
-// two such are told apart.
+// An ARN can be longer than what a record should hold; its hash stands for it, and
+// two such have different ones.
 func TestLongEventARN(t *testing.T) {
 	long := func(end string) string {
 		got, err := parse(edit(t, testdata(t, "health_event.json"), retirementARN, "arn:"+strings.Repeat("x", 1500)+end), sent)

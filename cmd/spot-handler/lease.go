@@ -49,7 +49,7 @@ type leaseClient interface {
 // lease is a lock that one replica holds at a time, kept in a Lease object with the
 // meaning that all of Kubernetes gives to it. client-go's leader election imports the
 // whole clientset, and cluster.go says what that costs. It also counts the time until it gives
-// up from when it hears of a renewal, not from when the renewal was sent: beside an API server
+// up from when it sees a renewal, not from when the renewal was sent: beside an API server
 // that is slow to answer, two could lead.
 //
 // Clocks need not agree: another's lease has run out when it has not changed for

@@ -188,7 +188,7 @@ func TestLeaseIsAcquiredAfterARequestThatHangs(t *testing.T) {
 	})
 }
 
-// Others count from when the lease was written, which may be long before we hear of it.
+// Others count from when the lease was written, which may be long before we see it.
 func TestLeaseAcquiredSlowlyIsLostBeforeItRunsOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeLeases{}

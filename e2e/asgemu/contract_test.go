@@ -30,7 +30,7 @@ var contract = []struct {
 	{"a group is described with its instances", checkDescribeGroups},
 	{"50 groups at most are described by one call", checkGroupLimit},
 	{"a group that is not there is left out", checkNoGroupDescribed},
-	{"suspended processes are told", checkSuspended},
+	{"suspended processes are named", checkSuspended},
 	{"a detached instance leaves the group and runs on", checkDetach},
 	{"a detached instance is replaced, the size stays", checkReplaced},
 	{"an instance is detached once", checkDetachOnce},

@@ -153,7 +153,7 @@ func (s *Server) keep(g *group) {
 	}
 }
 
-// launch launches an instance. If it is the successor of another, the group ends that one once the successor
+// launch launches an instance. If it is the replacement of another, the group ends that one once the replacement
 // is in service. The caller holds the mutex.
 func (s *Server) launch(g *group, replaces *instance) {
 	i := &instance{Instance{ID: NewInstanceID(), Group: g.name, Lifecycle: Pending, State: Running, Launched: true}}
@@ -186,7 +186,7 @@ func (s *Server) RebalanceCapacity(name string) {
 }
 
 // Recommend is EC2's rebalance recommendation for an instance, as its group receives it. With Capacity Rebalancing
-// the group launches a successor on top of its desired size, and ends the instance once the successor is in service,
+// the group launches a replacement on top of its desired size, and ends the instance once that is in service,
 // if it is still a member then.
 func (s *Server) Recommend(id string) {
 	s.mu.Lock()

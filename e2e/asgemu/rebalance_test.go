@@ -10,7 +10,7 @@ import (
 	"spot-handler/e2e/asgemu"
 )
 
-// With Capacity Rebalancing a group launches a successor on the recommendation, exceeds its desired size until that is
+// With Capacity Rebalancing a group launches a replacement on the recommendation, exceeds its desired size until that is
 // in service, and then ends the instance. It launches nothing for an instance that leaves meanwhile.
 func TestCapacityRebalancing(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -241,7 +241,7 @@ func times(seen map[string]sight, start func(node string) time.Time) (p50, p99, 
 }
 
 // loggedP99 is when the API server had written the cordons, by its own clock, which
-// is the same machine's. It tells whether the watch is late.
+// is the same machine's. It shows whether the watch is late.
 func loggedP99(requests []request, sent map[string]time.Time) float64 {
 	took := map[string]float64{}
 	for _, r := range requests {

@@ -99,7 +99,7 @@ type exodus struct {
 	cluster *controlplane.Cluster
 	client  rest.Interface
 	budgets int
-	ordered time.Time // when the present crowd was told to leave
+	ordered time.Time // when the present crowd was asked to leave
 }
 
 // round makes a crowd, has it leave, and reads of the audit log how it went.
@@ -162,7 +162,7 @@ func (f *exodus) round(prefix string, nodes int, by exit) departure {
 	return d
 }
 
-// isLease tells the renewals of the leader's lease: they belong to no interruption.
+// isLease recognises the renewals of the leader's lease: they belong to no interruption.
 func (r request) isLease() bool { return r.ObjectRef.Resource == "leases" }
 
 func (f *exodus) raw(ctx context.Context, c crowd) float64 {

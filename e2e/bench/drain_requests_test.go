@@ -30,7 +30,7 @@ const (
 // node, from the notice until the node is gone, by the audit log: nodes of Karpenter with
 // 15 pods of three Deployments, their replacements, drains and releases. Beside it stands
 // kubectl drain, which does the drain alone. Renewals of the leader's lease and Events are
-// not counted, the latter told apart; watches count when they are opened. The counts
+// not counted, the latter apart; watches count when they are opened. The counts
 // hardly vary, so that one round does.
 func BenchmarkDrainRequests(b *testing.B) {
 	for b.Loop() {

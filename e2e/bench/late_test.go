@@ -63,14 +63,14 @@ func TestLost(t *testing.T) {
 		lost    float64 // of 10 a second, 30 s late
 		fewest  int
 	}{
-		"nobody goes":                {[]view{{at(0), both}}, nil, 0, 2},
-		"stops as it leaves":         {[]view{{at(0), both}, {at(60), one}}, map[string]time.Time{"old": at(60)}, 30 * 5, 1},
-		"takes requests for as long": {[]view{{at(0), both}, {at(60), one}}, map[string]time.Time{"old": at(90)}, 0, 1},
-		"and not quite as long":      {[]view{{at(0), both}, {at(60), one}}, map[string]time.Time{"old": at(88)}, 2 * 5, 1},
-		"stops before it leaves":     {[]view{{at(0), both}, {at(60), one}}, map[string]time.Time{"old": at(50)}, 40 * 5, 1},
-		"its successor comes first":  {[]view{{at(0), both}, {at(50), []string{"old", "stays", "new"}}, {at(60), []string{"stays", "new"}}}, map[string]time.Time{"old": at(60)}, 20*5 + 10*10/3., 1},
-		"it comes after":             {[]view{{at(0), both}, {at(60), one}, {at(70), []string{"stays", "new"}}}, map[string]time.Time{"old": at(90)}, 0, 1},
-		"all stop":                   {[]view{{at(0), both}, {at(60), none}}, map[string]time.Time{"old": at(80), "stays": at(80)}, 10 * 10, 0},
+		"nobody goes":                 {[]view{{at(0), both}}, nil, 0, 2},
+		"stops as it leaves":          {[]view{{at(0), both}, {at(60), one}}, map[string]time.Time{"old": at(60)}, 30 * 5, 1},
+		"takes requests for as long":  {[]view{{at(0), both}, {at(60), one}}, map[string]time.Time{"old": at(90)}, 0, 1},
+		"and not quite as long":       {[]view{{at(0), both}, {at(60), one}}, map[string]time.Time{"old": at(88)}, 2 * 5, 1},
+		"stops before it leaves":      {[]view{{at(0), both}, {at(60), one}}, map[string]time.Time{"old": at(50)}, 40 * 5, 1},
+		"its replacement comes first": {[]view{{at(0), both}, {at(50), []string{"old", "stays", "new"}}, {at(60), []string{"stays", "new"}}}, map[string]time.Time{"old": at(60)}, 20*5 + 10*10/3., 1},
+		"it comes after":              {[]view{{at(0), both}, {at(60), one}, {at(70), []string{"stays", "new"}}}, map[string]time.Time{"old": at(90)}, 0, 1},
+		"all stop":                    {[]view{{at(0), both}, {at(60), none}}, map[string]time.Time{"old": at(80), "stays": at(80)}, 10 * 10, 0},
 	} {
 		lost, fewest := late{30 * time.Second, 10}.lost(tt.views, tt.stopped)
 		if diff := lost - tt.lost; diff < -0.001 || diff > 0.001 || fewest != tt.fewest {

@@ -43,7 +43,7 @@ type balanced struct {
 }
 
 // balancedWays are measured side by side. A sleep of 90 s has a grace period that leaves a
-// notice no time to wait for successors; a recommendation has no deadline.
+// notice no time to wait for replacement pods; a recommendation has no deadline.
 var balancedWays = []balanced{
 	{name: "kubectl drain"},
 	{name: "kubectl drain", sleep: 35 * time.Second},

@@ -32,7 +32,7 @@ const (
 
 // BenchmarkMemory measures the resident memory of daemons in both modes: of the DaemonSet,
 // which pays it on every node, and of the Deployment. First they have nothing to do, then
-// all nodes are interrupted, and both are told of those that the DaemonSet runs on. The
+// all nodes are interrupted, and both are notified of those that the DaemonSet runs on. The
 // rounds of both run side by side: they hardly run at all before. The first in queue mode
 // leads.
 func BenchmarkMemory(b *testing.B) {

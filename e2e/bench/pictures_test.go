@@ -56,7 +56,7 @@ func readyPods(results []outage) chart {
 		},
 	}
 	least, most := float64(servicePods), float64(servicePods)
-	var told []string
+	var captions []string
 	for i, r := range results {
 		l := line{
 			Name:   ways[i].label,
@@ -72,9 +72,9 @@ func readyPods(results []outage) chart {
 		}
 		l.Points = append(l.Points, point{noticeTime.Seconds(), l.Points[len(l.Points)-1][1]})
 		c.Lines = append(c.Lines, l)
-		told = append(told, fmt.Sprintf("%s: never fewer than %d ready, %s", l.Name, r.fewest, l.Figure))
+		captions = append(captions, fmt.Sprintf("%s: never fewer than %d ready, %s", l.Name, r.fewest, l.Figure))
 	}
-	c.Description = strings.Join(told, ". ") + "."
+	c.Description = strings.Join(captions, ". ") + "."
 	c.Y = axis{From: least - 5, To: most + 3, Step: 4}
 	c.Y.Label = fmt.Sprintf("ready pods (axis from %.0f)", c.Y.From)
 	return c

@@ -16,7 +16,7 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// rawAgent tells the raw loops in the audit log.
+// rawAgent marks the raw loops in the audit log.
 const rawAgent = "raw-loop/1"
 
 // rawClient is a client as the daemon has one: protobuf, and no limit of its own.

@@ -146,7 +146,7 @@ func (s *school) setUp(ctx context.Context, i int, way training) *corev1.Node {
 	return nodes[0]
 }
 
-// follow has the jobs of a way hear SIGTERM, and be killed at the end of their grace periods,
+// follow has the jobs of a way get SIGTERM, and be killed at the end of their grace periods,
 // until they have left the node.
 func (s *school) follow(ctx context.Context, i int, node string, from time.Time) time.Duration {
 	_, err := s.cluster.WaitPods(ctx, metav1.NamespaceDefault, controlplane.Selector(jobName(i)), func(pods []*corev1.Pod) bool {

@@ -18,7 +18,7 @@ import (
 // watcher sees nodes become unschedulable, as the scheduler does: when that change
 // comes out of the API server. That is later than when the daemon or the raw loop has
 // its answer, and the only time that counts for a pod. The API server filters, so
-// nothing else holds the watch up; how long the events take here is told by busy.
+// nothing else holds the watch up; how long the events take here is shown by busy.
 //
 // An API server under load ends watches that it cannot serve in time, and this one is
 // no exception: it goes on from where it was, as informers do, and counts.

@@ -43,7 +43,7 @@ func (s *stage) announce(step plan.Step) {
 
 	// EventBridge stamps whole seconds.
 	at := now.Add(step.Left - interruption.SpotNotice + step.Skew).Truncate(time.Second)
-	told := evidence.Announcement{Sent: now, Deadline: at.Add(interruption.SpotNotice)}
+	announced := evidence.Announcement{Sent: now, Deadline: at.Add(interruption.SpotNotice)}
 	var l letter
 	switch step.What {
 	case plan.Interrupt, plan.Stop:
@@ -56,64 +56,64 @@ func (s *stage) announce(step plan.Step) {
 		}}
 	case plan.Reserve:
 		ends := now.Add(step.Left + step.Skew).Truncate(time.Second)
-		told.Deadline = ends
+		announced.Deadline = ends
 		l = letter{kind: interruption.CapacityReservationInterruption, body: func(event string) string {
 			return daemon.CapacityReservationInterruption(event, instance, now, ends)
 		}}
 	case plan.Recommend:
-		told.Deadline = time.Time{}
+		announced.Deadline = time.Time{}
 		l = letter{kind: interruption.RebalanceRecommendation, body: func(event string) string {
 			return daemon.EventBridge(daemon.Rebalance, event, instance, now.Add(step.Skew))
 		}}
 	case plan.Shutdown:
-		told.Deadline = now
+		announced.Deadline = now
 		l = letter{kind: interruption.StateChange, body: func(event string) string {
 			return daemon.InstanceState("shutting-down", event, instance, now.Add(step.Skew))
 		}}
 	}
 	l.event = fmt.Sprintf("event-%d-%d-%s-%s", s.round.Seed, s.round.Number, instance, l.kind)
-	told.Kind = l.kind
+	announced.Kind = l.kind
 	s.mu.Lock()
 	s.comeBack[node] = step.What == plan.Stop
 	s.mu.Unlock()
-	s.send(node, l, &told)
+	s.send(node, l, &announced)
 }
 
 // show has the node's metadata service announce what a step says, in mode imds. That knows no
 // messages, and nothing of reservations or states.
 func (s *stage) show(step plan.Step, node string, now time.Time) {
 	metadata := s.metadata[step.Node]
-	told := evidence.Announcement{Kind: interruption.SpotInterruption, Sent: now, Deadline: now.Add(step.Left).Truncate(time.Second)}
+	announced := evidence.Announcement{Kind: interruption.SpotInterruption, Sent: now, Deadline: now.Add(step.Left).Truncate(time.Second)}
 	action := "terminate"
 	switch step.What {
 	case plan.Repeat, plan.SecondID:
 		return
 	case plan.Recommend:
-		told.Kind, told.Deadline = interruption.RebalanceRecommendation, time.Time{}
+		announced.Kind, announced.Deadline = interruption.RebalanceRecommendation, time.Time{}
 	case plan.Shutdown: // as long as the shortest of the others
-		told.Deadline = now.Add(time.Minute).Truncate(time.Second)
+		announced.Deadline = now.Add(time.Minute).Truncate(time.Second)
 	case plan.Stop:
 		action = "stop"
 	}
 	s.mu.Lock()
 	s.comeBack[node] = step.What == plan.Stop
 	loss := s.loss(node)
-	loss.Announced = append(loss.Announced, told)
+	loss.Announced = append(loss.Announced, announced)
 	s.mu.Unlock()
-	if told.Deadline.IsZero() {
+	if announced.Deadline.IsZero() {
 		metadata.Rebalance(now)
 		return
 	}
-	metadata.Interrupt(action, told.Deadline)
+	metadata.Interrupt(action, announced.Deadline)
 }
 
-// send puts a letter in the queue, and notes it; told is nil if it says nothing new.
-func (s *stage) send(node string, l letter, told *evidence.Announcement) {
+// send puts a letter in the queue, and notes it; announced is nil if it says nothing new.
+func (s *stage) send(node string, l letter, announced *evidence.Announcement) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	loss := s.loss(node)
-	if told != nil {
-		loss.Announced = append(loss.Announced, *told)
+	if announced != nil {
+		loss.Announced = append(loss.Announced, *announced)
 	}
 	s.sent[node] = l
 	s.messages = append(s.messages, evidence.Message{ID: s.queue.Send(l.body(l.event)), Node: node, Instance: loss.Instance, Kind: l.kind})

@@ -207,7 +207,7 @@ func (s *stage) waitReplicas(ctx context.Context) error {
 	})
 }
 
-// requests are those of which the audit log has been told since the last call.
+// requests are those that the audit log has received since the last call.
 func (s *stage) requests() ([]evidence.Request, error) {
 	text, err := s.cluster.AuditText(s.audited)
 	if err != nil {

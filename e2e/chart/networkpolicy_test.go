@@ -77,13 +77,13 @@ func TestWhoMayConnect(t *testing.T) {
 	}
 }
 
-// Pods are told, and the way to them is open, only if notices are switched on, and then for the
+// Pods are notified, and the way to them is open, only if notices are switched on, and then for the
 // Deployment that drains alone.
 func TestNoticesOpenTheWayToPods(t *testing.T) {
 	for _, tt := range []struct {
-		change map[string]any
-		tells  bool
-		opens  []string
+		change   map[string]any
+		notifies bool
+		opens    []string
 	}{
 		{nil, false, nil},
 		{map[string]any{"flags.workloadNotices": true}, true, []string{"all namespaces"}},
@@ -100,7 +100,7 @@ func TestNoticesOpenTheWayToPods(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			opens, tells := map[string][]string{}, false
+			opens, notifies := map[string][]string{}, false
 			for _, o := range objects {
 				switch o.GetKind() {
 				case "NetworkPolicy":
@@ -127,15 +127,15 @@ func TestNoticesOpenTheWayToPods(t *testing.T) {
 					if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &deployment); err != nil {
 						t.Fatal(err)
 					}
-					tells = slices.Contains(deployment.Spec.Template.Spec.Containers[0].Args, "--workload-notices=true")
+					notifies = slices.Contains(deployment.Spec.Template.Spec.Containers[0].Args, "--workload-notices=true")
 				}
 			}
 			want := map[string][]string{}
 			if tt.opens != nil {
 				want[drains] = tt.opens
 			}
-			if diff := cmp.Diff(want, opens); diff != "" || tells != tt.tells {
-				t.Errorf("%v, %s: tells %t, want %t; opens (-want +got):\n%s", tt.change, mode, tells, tt.tells, diff)
+			if diff := cmp.Diff(want, opens); diff != "" || notifies != tt.notifies {
+				t.Errorf("%v, %s: notifies %t, want %t; opens (-want +got):\n%s", tt.change, mode, notifies, tt.notifies, diff)
 			}
 		}
 	}

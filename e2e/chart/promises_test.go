@@ -114,7 +114,7 @@ func daemonSet(t *testing.T, pod corev1.PodTemplateSpec) {
 		keys = append(keys, term.MatchExpressions[0].Key)
 	}
 	if want := []string{"eks.amazonaws.com/capacityType", "karpenter.sh/capacity-type", "node-lifecycle"}; !slices.Equal(keys, want) {
-		t.Errorf("spot nodes are told by %v, want %v", keys, want)
+		t.Errorf("spot nodes are recognised by %v, want %v", keys, want)
 	}
 }
 

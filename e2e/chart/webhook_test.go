@@ -68,7 +68,7 @@ func TestWebhookIsLetOut(t *testing.T) {
 				t.Fatal(err)
 			}
 			if o.GetLabels()["app.kubernetes.io/component"] == "imds" {
-				continue // it tells nobody
+				continue // it notifies nobody
 			}
 			policies++
 			last := policy.Spec.Egress[len(policy.Spec.Egress)-1]

@@ -12,8 +12,8 @@ import (
 	"spot-handler/e2e/internal/assets"
 )
 
-// firstOlder stands in for the last release as long as there is none: it is from before upgrades were tested.
-const firstOlder = "f43d609ae6b10ec37e82ef8fa75dccc4cf55165d"
+// firstVersion stands in for the last release as long as there is none: it is from before upgrades were tested.
+const firstVersion = "f43d609ae6b10ec37e82ef8fa75dccc4cf55165d"
 
 // Older is a version from the repository's history, for tests of what two versions do beside each other.
 type Older struct {
@@ -39,7 +39,7 @@ func BuildOlder() (Older, error) {
 	}
 	// Without a tag that is an error.
 	version, _ := git(nil, "describe", "--tags", "--abbrev=0", "--match=v*", "HEAD^")
-	version = cmp.Or(version, firstOlder)
+	version = cmp.Or(version, firstVersion)
 	if _, err := git(nil, "merge-base", "--is-ancestor", version, "HEAD"); err != nil {
 		return Older{}, fmt.Errorf("the history of this clone lacks the version to upgrade from; git fetch --unshallow --tags gets it: %w", err)
 	}

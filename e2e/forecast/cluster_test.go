@@ -40,7 +40,7 @@ type random struct {
 const ownNodes = "e2e.spot-handler/cluster"
 
 // newRandom makes a cluster from its seed. Its pods come up while some of its nodes are there; the
-// others come later, so there is room for successors, or none.
+// others come later, so there is room for replacement pods, or none.
 //
 // With a boot time Karpenter makes the nodes, and pods have somewhere to be in any case.
 func newRandom(t *testing.T, cluster *controlplane.Cluster, seed uint64, with settings) *random {

@@ -21,7 +21,7 @@ func TestPagesSayWhetherThereIsARelease(t *testing.T) {
 		"README.md":                "There is no release yet",
 		"deploy/docs/commands.md":  "There is no release yet",
 		".github/SECURITY.md":      "There is no release yet",
-		"deploy/docs/supported.md": "As long as there is no release, that is commit `" + firstOlder(t) + "`",
+		"deploy/docs/supported.md": "As long as there is no release, that is commit `" + firstVersion(t) + "`",
 	} {
 		text := strings.Join(strings.Fields(string(read(t, filepath.Join(checkout(t), filepath.FromSlash(page))))), " ")
 		if strings.Contains(text, sentence) != none {
@@ -30,11 +30,11 @@ func TestPagesSayWhetherThereIsARelease(t *testing.T) {
 	}
 }
 
-// firstOlder is the commit that upgrades are tested from as long as there is no release, abbreviated.
-func firstOlder(t *testing.T) string {
-	found := regexp.MustCompile(`const firstOlder = "([0-9a-f]{7})`).FindSubmatch(read(t, filepath.Join(checkout(t), "e2e", "daemon", "older.go")))
+// firstVersion is the commit that upgrades are tested from as long as there is no release, abbreviated.
+func firstVersion(t *testing.T) string {
+	found := regexp.MustCompile(`const firstVersion = "([0-9a-f]{7})`).FindSubmatch(read(t, filepath.Join(checkout(t), "e2e", "daemon", "older.go")))
 	if found == nil {
-		t.Fatal("older.go has no firstOlder")
+		t.Fatal("older.go has no firstVersion")
 	}
 	return string(found[1])
 }

@@ -46,7 +46,7 @@ var contract = []struct {
 	{"visibility of a message not in flight is MessageNotInflight", checkNotInFlight},
 	{"a bad receipt handle is ReceiptHandleIsInvalid", checkBadHandle},
 	{"a batch deletes", checkDeleteBatch},
-	{"a batch deletes the good and tells of the bad", checkDeleteBatchPartly},
+	{"a batch deletes the good and reports the bad", checkDeleteBatchPartly},
 	{"a batch changes visibility", checkChangeBatch},
 	{"bad batches are refused whole", checkBadBatches},
 	{"a message received too often goes to the dead-letter queue", checkRedrive},

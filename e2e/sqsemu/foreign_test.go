@@ -20,7 +20,7 @@ import (
 var foreignDeviations = map[string]string{
 	"characters beyond the basic plane arrive":                    "refuses them, though AWS takes #x10000 to #x10FFFF",
 	"a bad receipt handle is ReceiptHandleIsInvalid":              "deletes of unknown handles succeed, changes are MessageNotInflight",
-	"a batch deletes the good and tells of the bad":               "deletes of unknown handles succeed",
+	"a batch deletes the good and reports the bad":                "deletes of unknown handles succeed",
 	"visibility of a message not in flight is MessageNotInflight": "calls the entry's handle invalid",
 }
 

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// newHandle returns a receipt handle. Like a real one it is opaque to clients. It tells the service which message
+// newHandle returns a receipt handle. Like a real one it is opaque to clients. It names to the service which message
 // of which queue it stands for, even when the message is gone.
 func (q *Queue) newHandle(m *message) string {
 	return base64.StdEncoding.EncodeToString([]byte(q.name + "/" + m.ID + "/" + rand.Text()))

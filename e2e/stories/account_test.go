@@ -105,7 +105,7 @@ func (s *story) accountManifests(r release) string {
 }
 
 // rightsInForce waits until the API server grants the account what its roles say, of which a
-// daemon asks as soon as it starts. One right tells for all that are bound as it is.
+// daemon asks as soon as it starts. One right stands for all that are bound as it is.
 func (s *story) rightsInForce(account string) {
 	s.Helper()
 	of := map[string]right{} // by namespace
@@ -229,13 +229,13 @@ func (s *story) nothingForbidden() {
 	if _, err := os.Stat(s.cluster.AuditLog); err != nil {
 		return // a story without an audit log
 	}
-	var told []string
+	var reported []string
 	for _, r := range s.requests(request.forbidden) {
 		if s.goesBack && r.ObjectRef.Resource == "configmaps" {
 			continue // the older chart grants nothing of it, and a leader that leaves might have a loss to write
 		}
-		if what := r.User.Username + " is not allowed to " + r.right().String(); !slices.Contains(told, what) {
-			told = append(told, what)
+		if what := r.User.Username + " is not allowed to " + r.right().String(); !slices.Contains(reported, what) {
+			reported = append(reported, what)
 			s.Errorf("%s: %s", what, r.RequestURI)
 		}
 	}

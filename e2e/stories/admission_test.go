@@ -24,7 +24,7 @@ import (
 // DaemonSet to its own Node, by the name of the node in its token. Each attempt is made with the
 // token of the account.
 func TestTokensChangeOnlyWhatIsTheirs(t *testing.T) {
-	s := tellApart(t, controlplane.Options{Karpenter: true})
+	s := newStoryApart(t, controlplane.Options{Karpenter: true})
 	nodes, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 2})
 	s.must(err)
 	own, other := nodes[0].Name, nodes[1].Name
@@ -166,7 +166,7 @@ func (s *story) attempt(who person, what, refusal string, err error) {
 	case refusal != "" && !apierrors.IsForbidden(err):
 		s.Errorf("%s may change %s, want %q: %v", who.account, what, refusal, err)
 	case refusal != "" && !strings.Contains(err.Error(), refusal):
-		s.Errorf("%s, who wants to change %s, is told %q, want %q", who.account, what, err, refusal)
+		s.Errorf("%s, who wants to change %s, got %q, want %q", who.account, what, err, refusal)
 	}
 }
 

@@ -24,7 +24,7 @@ import (
 // leader's node, and then those of both replicas at once: every pod leaves in time. As soon as there
 // are other nodes, a rollout moves it there, full and in one zone as they may be.
 func TestAllNodesAreSpot(t *testing.T) {
-	s := tellApart(long(t), controlplane.Options{})
+	s := newStoryApart(long(t), controlplane.Options{})
 	s.installs = true
 	s.offerings("spot", map[string]string{"node-lifecycle": "spot"}, 16, "a/m5.xlarge", "b/c5.xlarge", "a/c5.xlarge", "b/m5.xlarge", "a/r5.xlarge", "b/r5.xlarge")
 	s.service("web", 12, func(d *controlplane.DeploymentSpec) { d.BudgetMinAvailable = budget(11) })
@@ -59,7 +59,7 @@ func TestAllNodesAreSpot(t *testing.T) {
 // In imds mode the DaemonSet marks and the Deployment drains. The Deployment is on spot nodes too, and
 // sees the interruptions of its own nodes through in the same way.
 func TestAllNodesAreSpotInModeIMDS(t *testing.T) {
-	s := tell(t, controlplane.Options{})
+	s := newStory(t, controlplane.Options{})
 	s.installs = true
 	metadata := map[string]*imdsemu.Server{}
 	for _, n := range s.offerings("spot", map[string]string{"node-lifecycle": "spot"}, 16, "a/m5.xlarge", "b/c5.xlarge", "a/c5.xlarge", "b/m5.xlarge", "a/r5.xlarge") {

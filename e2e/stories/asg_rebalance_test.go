@@ -15,11 +15,11 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// A group with Capacity Rebalancing, such as that of an EKS managed spot node group, has launched the successor on the
-// rebalance recommendation: when the instance leaves, it launches nothing. The successor is the replacement, whether
+// A group with Capacity Rebalancing, such as that of an EKS managed spot node group, has launched the replacement on the
+// rebalance recommendation: when the instance leaves, it launches nothing. That instance is the replacement, whether
 // it still boots or is there already.
 func TestGroupThatRebalancesItsCapacity(t *testing.T) {
-	s := tell(t, controlplane.Options{}).scale(6*time.Second, false)
+	s := newStory(t, controlplane.Options{}).scale(6*time.Second, false)
 	node := s.group("workers", 1, false)[0]
 	instance := controlplane.InstanceID(node.Name)
 	s.cloud.RebalanceCapacity("workers")
@@ -37,7 +37,7 @@ func TestGroupThatRebalancesItsCapacity(t *testing.T) {
 		t.Errorf("instance is %s", i)
 	}
 	if n := s.cloud.Launched("workers"); n != 1 {
-		t.Errorf("%d launched, want the successor", n)
+		t.Errorf("%d launched, want the replacement", n)
 	}
 	pods, err := s.cluster.WaitReady(s.ctx, "default", "workers", 3)
 	s.must(err)
@@ -50,18 +50,18 @@ func TestGroupThatRebalancesItsCapacity(t *testing.T) {
 	}
 	s.cloud.Suspend("workers", "Terminate") // or the group would end the instance then
 	s.cloud.Recommend(members[0].ID)
-	s.eventually("successor", func() bool {
+	s.eventually("replacement", func() bool {
 		now := s.cloud.Members("workers")
 		return len(now) == 2 && now[1].Lifecycle == asgemu.InService && s.hasNode(now[1].ID)
 	})
-	successor := s.cloud.Members("workers")[1].ID
+	launched := s.cloud.Members("workers")[1].ID
 	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-2", members[0].ID, time.Now()))
 	done := s.waitRecord(second, func(r interruption.Record) bool { return r.Phase.Over() })
-	if got := replacement(done); got.State != provisioner.StateReady || got.Name != successor {
-		t.Errorf("replacement %+v, want %s", got, successor)
+	if got := replacement(done); got.State != provisioner.StateReady || got.Name != launched {
+		t.Errorf("replacement %+v, want %s", got, launched)
 	}
 	if n := s.cloud.Launched("workers"); n != 2 {
-		t.Errorf("%d launched, want the two successors", n)
+		t.Errorf("%d launched, want the two replacements", n)
 	}
 }
 

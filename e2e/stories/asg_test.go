@@ -28,7 +28,7 @@ type scaled struct {
 
 	mu    sync.Mutex
 	boots map[string]time.Time // by instance: when its Node joined
-	hooks func(asgemu.Wait)    // told when a group begins to wait; may be nil
+	hooks func(asgemu.Wait)    // called when a group begins to wait; may be nil
 }
 
 func (s *story) scale(boot time.Duration, unmanaged bool) *scaled {
@@ -39,10 +39,10 @@ func (s *story) scale(boot time.Duration, unmanaged bool) *scaled {
 		Boot: boot,
 		Waiting: func(w asgemu.Wait) {
 			sc.mu.Lock()
-			told := sc.hooks
+			notify := sc.hooks
 			sc.mu.Unlock()
-			if told != nil {
-				told(w)
+			if notify != nil {
+				notify(w)
 			}
 		},
 		Booted: func(i asgemu.Instance) {
@@ -127,7 +127,7 @@ func replacement(r interruption.Record) interruption.Replacement {
 // group launches another, and the pods move when that is a Ready node. EC2 ends the
 // instance itself.
 func TestGroupReplacesInterruptedNode(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true}).scale(4*time.Second, false)
+	s := newStory(t, controlplane.Options{Audit: true}).scale(4*time.Second, false)
 	node := s.group("workers", 1, false)[0]
 	instance := controlplane.InstanceID(node.Name)
 	s.workers("workers", 4)
@@ -182,7 +182,7 @@ func TestGroupReplacesInterruptedNode(t *testing.T) {
 
 // On a rebalance recommendation EC2 does not end the instance: when it is drained, we do.
 func TestRebalancedInstanceIsTerminatedWhenDrained(t *testing.T) {
-	s := tell(t, controlplane.Options{}).scale(3*time.Second, false)
+	s := newStory(t, controlplane.Options{}).scale(3*time.Second, false)
 	node := s.group("workers", 1, false)[0]
 	instance := controlplane.InstanceID(node.Name)
 	s.workers("workers", 3)
@@ -212,7 +212,7 @@ func TestRebalancedInstanceIsTerminatedWhenDrained(t *testing.T) {
 // On a rebalance recommendation a pod that asks not to be disrupted stays. If there is no other
 // on the node, its instance stays in the group, and the node in service.
 func TestInstanceStaysInItsGroupIfNothingWouldMove(t *testing.T) {
-	s := tell(t, controlplane.Options{}).scale(time.Second, false)
+	s := newStory(t, controlplane.Options{}).scale(time.Second, false)
 	node := s.group("workers", 1, false)[0]
 	s.service("workers", 2, func(d *controlplane.DeploymentSpec) {
 		d.Annotations = map[string]string{"karpenter.sh/do-not-disrupt": "true"}
@@ -236,7 +236,7 @@ func TestInstanceStaysInItsGroupIfNothingWouldMove(t *testing.T) {
 
 // Without the permissions nodes are drained all the same, and what is missing is said once.
 func TestWithoutPermissionsNodesAreDrained(t *testing.T) {
-	s := tell(t, controlplane.Options{}).scale(time.Second, false)
+	s := newStory(t, controlplane.Options{}).scale(time.Second, false)
 	nodes := s.group("workers", 3, false)
 	s.workers("workers", 6)
 	_, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 1, Prefix: "spare", Labels: map[string]string{"group": "workers"}})
@@ -262,7 +262,7 @@ func TestWithoutPermissionsNodesAreDrained(t *testing.T) {
 // each node gets one of its own, and the calls are few.
 func TestBurstOfAGroupIsReplacedOnce(t *testing.T) {
 	const n = 200
-	s := tellLarge(t, controlplane.Options{Heartbeat: time.Hour}).scale(5*time.Second, true)
+	s := newLargeStory(t, controlplane.Options{Heartbeat: time.Hour}).scale(5*time.Second, true)
 	nodes := s.group("workers", n, true)
 	s.onePodEach(nodes)
 	server, queue := s.sqs()

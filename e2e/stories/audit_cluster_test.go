@@ -30,7 +30,7 @@ import (
 // goes as badly as the finding says.
 // Then the commands that `audit` prints are run as they are, and an interruption is seen through.
 func TestAuditOfTheInstallation(t *testing.T) {
-	s := tellApart(long(t), controlplane.Options{Karpenter: true})
+	s := newStoryApart(long(t), controlplane.Options{Karpenter: true})
 	s.installs = true
 	s.pools(time.Second)
 	node := s.node("batch")
@@ -125,7 +125,7 @@ func TestAuditOfTheInstallation(t *testing.T) {
 	s.seeThrough(node, pair, func() { metadata.Interrupt("terminate", time.Now().Add(120*time.Second)) })
 }
 
-// loseWhoDrains has EC2 take all spot nodes. Nobody hears of the first (SH301). All replicas that
+// loseWhoDrains has EC2 take all spot nodes. Nobody is notified of the first (SH301). All replicas that
 // drain are on such nodes (SH208), so nobody drains the second, though its own pod marks it in time.
 func (s *story) loseWhoDrains(first, second *corev1.Node, metadata *imdsemu.Server) {
 	s.Helper()

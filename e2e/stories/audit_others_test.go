@@ -21,7 +21,7 @@ import (
 // are short of pods. Then the commands that `audit` prints are run as they are, and the services
 // lose no ready pod.
 func TestAuditOfOtherHandlers(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	const replicas = 3
 	var pools []controlplane.PoolSpec
 	for _, team := range []string{"twice", "raced"} {
@@ -64,8 +64,8 @@ func TestAuditOfOtherHandlers(t *testing.T) {
 	}
 }
 
-// loseTeams interrupts the node of each team and tells how few of its pods were ready. Every handler
-// that is installed hears of it.
+// loseTeams interrupts the node of each team and returns how few of its pods were ready. Every handler
+// that is installed gets the notice.
 func (s *story) loseTeams(queue *sqsemu.Queue, replicas int) map[string]int {
 	s.Helper()
 	fewest, lost := map[string]func() int{}, map[string]*corev1.Node{}

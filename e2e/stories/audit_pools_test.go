@@ -20,7 +20,7 @@ import (
 // takes from spot nodes ends on spot again. Then the commands that `audit` prints are run as they
 // are, and it ends on demand.
 func TestAuditOfFallbackPools(t *testing.T) {
-	s := tell(long(t), controlplane.Options{Karpenter: true})
+	s := newStory(long(t), controlplane.Options{Karpenter: true})
 	spot := func(team, fallback string) controlplane.PoolSpec {
 		return controlplane.PoolSpec{
 			Name: team, Weight: 50, Labels: map[string]string{"team": team}, Zones: []string{"test-zone-a"}, Boot: time.Second,

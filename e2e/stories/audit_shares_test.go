@@ -16,7 +16,7 @@ import (
 // left for a while. Then one is spread and the other is moved off spot, by the commands that `audit`
 // prints, and the next loss takes a part of the first and nothing of the second.
 func TestAuditOfShares(t *testing.T) {
-	s := tell(t, controlplane.Options{})
+	s := newStory(t, controlplane.Options{})
 	first := []*corev1.Node{s.offered("first", "eu-west-1a", controlplane.Spot), s.offered("first", "eu-west-1a", controlplane.Spot)}
 	for name, replicas := range map[string]int{"herd": 4, "pair": 2} {
 		ready, stop := 3*time.Second, time.Second

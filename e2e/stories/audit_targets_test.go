@@ -20,7 +20,7 @@ const targetAttributes = "service.beta.kubernetes.io/aws-load-balancer-target-gr
 // says. The longest of them are cut off when their pod is evicted, as it ends before. After the
 // command that `audit` prints, they are not.
 func TestTargetsThatDrainTooLong(t *testing.T) {
-	s := tell(t, controlplane.Options{})
+	s := newStory(t, controlplane.Options{})
 	s.bare("node", 3, 4)
 	grace := 8 * time.Second
 	s.service("web", 1, func(d *controlplane.DeploymentSpec) {
@@ -55,7 +55,7 @@ func TestTargetsThatDrainTooLong(t *testing.T) {
 	}
 }
 
-// loseTarget interrupts the node of the only pod of web. It tells for how long that lives once it is
+// loseTarget interrupts the node of the only pod of web. It returns for how long that lives once it is
 // no target any more, and for how long requests that it has by then can take.
 func (s *story) loseTarget(queue *sqsemu.Queue) (lives, longest time.Duration) {
 	s.Helper()

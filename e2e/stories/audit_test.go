@@ -22,7 +22,7 @@ import (
 // says. Then the commands that it prints are run as they are: it finds nothing more, and the next
 // drain goes well.
 func TestAuditFindsWhatGoesWrong(t *testing.T) {
-	s := tell(long(t), controlplane.Options{})
+	s := newStory(long(t), controlplane.Options{})
 	first := s.bareWith("first", controlplane.BareNodes{CPUs: 32, Labels: pair})[0]
 	other := s.bareWith("other", controlplane.BareNodes{CPUs: 8, Labels: pair, Taints: keptFor("pair")})[0]
 	seeds := s.plant(first.Name)

@@ -23,7 +23,7 @@ func (s *story) freeze() (thaw func()) {
 // A burst while the API server hangs: the leader stops leading before another could, and is there
 // to lead again, and no notice is lost, neither of the queue nor of the metadata service.
 func TestBurstWhileTheAPIServerHangs(t *testing.T) {
-	s := tellApart(t, controlplane.Options{})
+	s := newStoryApart(t, controlplane.Options{})
 	nodes, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 21})
 	s.must(err)
 	server, queue := s.sqs()

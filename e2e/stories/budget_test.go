@@ -16,7 +16,7 @@ import (
 // Story 6: a budget that allows nothing. Its pods stay to the end, are reported in the
 // API server's own words and counted as left; the others go.
 func TestBlockedPodsAreLeftAndReported(t *testing.T) {
-	s := tell(long(t), controlplane.Options{Karpenter: true, Audit: true})
+	s := newStory(long(t), controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(2 * time.Second)
 	node := s.node("batch")
 	short := func(d *controlplane.DeploymentSpec) { d.Grace = 5 * time.Second }
@@ -74,7 +74,7 @@ func TestBlockedPodsAreLeftAndReported(t *testing.T) {
 // Story 8: no provisioner in the cluster. The node is drained all the same, that there
 // is no replacement is said once, and nothing is tried over and over.
 func TestWithoutProvisionerNodesAreDrained(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	nodes, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 3})
 	s.must(err)
 	s.service("web", 12, nil)
@@ -114,7 +114,7 @@ func TestWithoutProvisionerNodesAreDrained(t *testing.T) {
 // A dry run says what would be done and does nothing, neither in the cluster nor in
 // the queue.
 func TestDryRunChangesNothing(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := newStory(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(2 * time.Second)
 	node := s.node("batch")
 	s.service("web", 3, nil)
@@ -127,7 +127,7 @@ func TestDryRunChangesNothing(t *testing.T) {
 		t.Errorf("want a replacement in batch-fallback: %v", line)
 	}
 	if len(d.Lines("dry run: would cordon")) != 1 {
-		t.Error("want to be told of the cordon once")
+		t.Error("want one Event about the cordon")
 	}
 	if code := d.Stop(); code != 0 {
 		t.Errorf("exit code %d, want 0", code)

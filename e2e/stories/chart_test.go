@@ -25,7 +25,7 @@ import (
 // pods, what the program has written to its ConfigMap stays, and in the end nothing is left. Whatever the values, the API server takes every
 // field of what is rendered.
 func TestChartIsInstalledUpgradedAndUninstalled(t *testing.T) {
-	s := tellApart(long(t), controlplane.Options{})
+	s := newStoryApart(long(t), controlplane.Options{})
 	spot, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 2, Prefix: "spot", Labels: map[string]string{"node-lifecycle": "spot"}})
 	s.must(err)
 	_, err = s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 2, Prefix: "other"})
@@ -178,7 +178,7 @@ func (s *story) remains(namespace string) []string {
 // sees an interruption through: the DaemonSet marks, and the Deployment drains, in mode imds and
 // in mode both.
 func TestChartSeesInterruptionsThrough(t *testing.T) {
-	s := tellApart(long(t), controlplane.Options{Karpenter: true, Audit: true})
+	s := newStoryApart(long(t), controlplane.Options{Karpenter: true, Audit: true})
 	s.installs = true
 	s.pools(8 * time.Second)
 	first, second := s.node("batch"), s.node("batch")

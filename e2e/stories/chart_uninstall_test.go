@@ -30,7 +30,7 @@ import (
 // replaced already, and is held on demand. The drains are cancelled. What was there before is as it was, and nothing that
 // has come since mentions spot-handler, in any resource that the API server serves.
 func TestUninstallLeavesNothing(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{Name: "batch", CPUs: 4, Labels: team("batch"), Annotations: map[string]string{"spot-handler/fallback-nodepool": "batch-fallback"}},
 		controlplane.PoolSpec{Name: "batch-fallback", CPUs: 4, Labels: team("batch"), Capacity: []string{controlplane.OnDemand}, Boot: 5 * time.Second, ConsolidateAfter: "1h"},
@@ -79,7 +79,7 @@ func TestUninstallLeavesNothing(t *testing.T) {
 // node that joins, and EC2 terminates the other once it is drained. Every pod has its whole grace
 // period, and nothing is left here either.
 func TestUninstallAfterTheDrains(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{Name: "batch", CPUs: 4, Labels: team("batch"), Annotations: map[string]string{"spot-handler/fallback-nodepool": "batch-fallback"}},
 		controlplane.PoolSpec{Name: "batch-fallback", CPUs: 4, Labels: team("batch"), Capacity: []string{controlplane.OnDemand}, Boot: 10 * time.Second}))

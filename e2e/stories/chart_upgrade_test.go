@@ -48,7 +48,7 @@ func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
 			t.Fatal("SPOT_HANDLER_E2E_SIDE_BY_SIDE: ", err)
 		}
 	}
-	s := tell(long(t), controlplane.Options{Karpenter: true, Audit: true}).scale(time.Second, false)
+	s := newStory(long(t), controlplane.Options{Karpenter: true, Audit: true}).scale(time.Second, false)
 	s.installs, s.goesBack = true, true
 	const boot = 20 * time.Second // about as long as a change of version takes
 	team := map[string]string{"team": "batch"}

@@ -19,7 +19,7 @@ import (
 // Story 5: the daemon is killed at random points of a drain, twenty times over. The
 // drain ends, no pod is evicted twice, and every one is moved.
 func TestKilledTwentyTimesTheDrainEnds(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := newStory(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(4 * time.Second)
 	node := s.node("batch")
 	const pods = 20
@@ -85,7 +85,7 @@ func TestKilledTwentyTimesTheDrainEnds(t *testing.T) {
 
 // The leader is killed in the middle of a drain: its follower goes on when the lease has run out.
 func TestKilledLeaderIsFollowedInSeconds(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := newStory(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(2 * time.Second)
 	node := s.node("batch")
 	s.service("web", 12, func(d *controlplane.DeploymentSpec) { d.BudgetMinAvailable = budget(11) })
@@ -125,7 +125,7 @@ func TestKilledLeaderIsFollowedInSeconds(t *testing.T) {
 // Somebody takes the leader's lease in the middle of a drain, and never renews it. The process
 // moves no pod while another might, leads again when that lease has run out, and goes on.
 func TestALostLeaseIsCampaignedFor(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 8)[0]
 	const pods = 12
 	interrupted := s.service("web", pods, func(d *controlplane.DeploymentSpec) {
@@ -174,7 +174,7 @@ func TestALostLeaseIsCampaignedFor(t *testing.T) {
 
 // A leader that stops in order hands over at once.
 func TestStoppedLeaderHandsOver(t *testing.T) {
-	s := tell(t, controlplane.Options{})
+	s := newStory(t, controlplane.Options{})
 	server, queue := s.sqs()
 	leader := s.runReplica(server, queue)
 	identity := s.waitLine(leader, "leading")["identity"]

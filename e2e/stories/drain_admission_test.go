@@ -24,7 +24,7 @@ import (
 // A policy of the cluster denies the eviction of some pods. They count as blocked, in the
 // policy's own words, and the others go.
 func TestEvictionsThatAreDenied(t *testing.T) {
-	s := tellApart(t, controlplane.Options{Audit: true})
+	s := newStoryApart(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 8)[0]
 	kept := s.service("kept", 2, func(d *controlplane.DeploymentSpec) { quick(d); d.MaxSurge = never })
 	free := s.service("free", 2, quick)
@@ -49,7 +49,7 @@ func TestEvictionsThatAreDenied(t *testing.T) {
 	}
 	line := s.wantResults(d, map[string]result{node.Name: {graceful: 2, left: 2}})[node.Name]
 	if reason, _ := line["reason"].(string); !strings.Contains(reason, words) {
-		t.Errorf("want to be told why pods were left: %v", line)
+		t.Errorf("want the reason why pods were left: %v", line)
 	}
 	s.wantEachOnce(uids(free))
 }
@@ -58,7 +58,7 @@ func TestEvictionsThatAreDenied(t *testing.T) {
 // and these are the most urgent. The pods of another node leave all the same, and when the
 // webhook answers again, so do the others.
 func TestAnAdmissionWebhookHangs(t *testing.T) {
-	s := tellApart(t, controlplane.Options{Audit: true})
+	s := newStoryApart(t, controlplane.Options{Audit: true})
 	interrupted := s.bare("node", 1, 8)[0]
 	slow := s.service("slow", 40, func(d *controlplane.DeploymentSpec) { quick(d); d.CPU, d.MaxSurge = "200m", never })
 	other := s.bare("other", 1, 8)[0]

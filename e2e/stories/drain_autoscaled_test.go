@@ -17,10 +17,10 @@ import (
 )
 
 // The horizontal pod autoscaler scales a Deployment up and down while its pods are surged
-// and their successors have no room, and once more when the drain is over. Never are there
+// and their replacement pods have no room, and once more when the drain is over. Never are there
 // fewer ready pods than it wishes for, and no surged pod is left over.
 func TestAutoscalerInPlay(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 8)[0]
 	pods := s.service("web", 4, surge(8, nil))
 	load := s.scaledByLoad("web", 4)

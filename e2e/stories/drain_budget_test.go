@@ -17,10 +17,10 @@ import (
 
 // Three draining nodes share one budget that lets one pod go at a time. They finish in
 // the order of their deadlines, although their notices came the other way round; and
-// whenever a successor's becoming ready frees the budget, the next pod goes within
+// whenever a replacement pod that becomes ready frees the PDB, the next pod goes within
 // 200 ms.
 func TestNodesThatShareABudgetEndInOrderOfTheirDeadlines(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	const perNode = 4
 	nodes := s.bare("node", 3, 2) // 2 CPUs: room for four pods each
 	pods := s.service("web", perNode*len(nodes), func(d *controlplane.DeploymentSpec) {
@@ -61,10 +61,10 @@ func TestNodesThatShareABudgetEndInOrderOfTheirDeadlines(t *testing.T) {
 	if !last[0].Before(last[1]) || !last[1].Before(last[2]) {
 		t.Errorf("the nodes' pods went in the order %v, want that of the deadlines", order)
 	}
-	// The first eviction is set free by the patch, each other one by a successor.
+	// The first eviction is set free by the patch, each other one by a replacement pod.
 	fromFree, fromReady := delays(free.all(), evicted), delays(ready.all(), evicted[1:])
 	t.Logf("from the budget's allowing one to the next eviction: %v", fromFree)
-	t.Logf("from a successor's becoming ready to the next eviction: %v", fromReady)
+	t.Logf("from a replacement pod's becoming ready to the next eviction: %v", fromReady)
 	// On a busy machine one or the other takes longer, and timers alone would be as fast by
 	// chance now and then.
 	const within = 200 * time.Millisecond

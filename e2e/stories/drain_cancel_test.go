@@ -17,7 +17,7 @@ import (
 // yet. The pods go back to their ReplicaSets, which delete the replacement pods, and the node is as
 // it was: no service is affected.
 func TestCanceledSurgeLeavesNoTrace(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 4)[0]
 	_, err := s.cluster.Client.CoreV1().Nodes().Patch(s.ctx, node.Name, types.MergePatchType,
 		[]byte(`{"metadata":{"labels":{"mine":"yes"}},"spec":{"taints":[{"key":"mine","effect":"PreferNoSchedule"}]}}`), metav1.PatchOptions{})
@@ -62,7 +62,7 @@ func TestCanceledSurgeLeavesNoTrace(t *testing.T) {
 // of another is removed, and of a third the Deployment is deleted too. The next process finishes all
 // three, although their budgets never let a pod go.
 func TestSurgedPodsAreFoundAfterACrash(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	type home struct {
 		node    *corev1.Node
 		service string
@@ -109,7 +109,7 @@ func TestSurgedPodsAreFoundAfterACrash(t *testing.T) {
 // The process is killed over and over while it surges. Never are more pods surged than
 // maxSurge allows or fewer ready than there should be, and each is moved once.
 func TestKilledSurgeStaysWithoutADip(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	const replicas, allowed = 8, 2
 	node := s.bare("node", 1, 4)[0]
 	pods := s.service("web", replicas, surge(allowed, func(d *controlplane.DeploymentSpec) { d.BudgetMinAvailable = budget(replicas) }))

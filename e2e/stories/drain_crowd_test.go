@@ -19,7 +19,7 @@ import (
 // at stake. The nodes have five minutes, so it is not the machine's speed; how long twice as
 // many take is measured by the benchmark of evictions.
 func TestAThousandPodsOnFiftyNodesAtOnce(t *testing.T) {
-	s := tellLarge(t, controlplane.Options{Audit: true, Heartbeat: time.Minute})
+	s := newLargeStory(t, controlplane.Options{Audit: true, Heartbeat: time.Minute})
 	const nodes, perNode, left = 50, 20, 5 * time.Minute
 	var stop context.CancelFunc
 	s.ctx, stop = context.WithTimeoutCause(s.ctx, 2*left, fmt.Errorf("not within %s", 2*left))
@@ -50,7 +50,7 @@ func TestAThousandPodsOnFiftyNodesAtOnce(t *testing.T) {
 // and have a budget of a tenth. None of them loses one ready pod. Here, too, the nodes have five
 // minutes: on two busy processors, the controllers alone have taken more than two.
 func TestManyNodesSurgeAtOnce(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	const nodes, services, replicas = 10, 4, 30
 	interrupted := s.bare("node", nodes, 2) // room for 20 each
 	want, evictable := map[string]int{}, map[types.UID]string{}

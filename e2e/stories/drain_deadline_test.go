@@ -19,7 +19,7 @@ import (
 // with what still fits before the margin, it is gone by then, and it is counted as
 // truncated. Its neighbour, whose grace fits, is not.
 func TestGraceThatDoesNotFitIsClamped(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 8)[0]
 	slow := s.service("slow", 1, func(d *controlplane.DeploymentSpec) {
 		stop := 300 * time.Second
@@ -65,7 +65,7 @@ func value(p *int64) any {
 // is among them does not take it for a failure of its own. Pods, and a namespace, that
 // ask to be left are left.
 func TestBlockedPodsAreForcedWhereThatIsThePolicy(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 16)[0]
 	pods := s.blocked()
 	s.bare("spare", 1, 16)
@@ -112,7 +112,7 @@ func TestBlockedPodsAreForcedWhereThatIsThePolicy(t *testing.T) {
 // The same with --blocked-pods=leave, which is the default: only the pod that asks for
 // it is deleted. The budget of all others is respected to the end.
 func TestBlockedPodsAreLeftByDefault(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 16)[0]
 	pods := s.blocked()
 	s.bare("spare", 1, 16)
@@ -121,7 +121,7 @@ func TestBlockedPodsAreLeftByDefault(t *testing.T) {
 	interrupt(queue, node.Name, 32*time.Second)
 	line := s.wantResults(d, map[string]result{node.Name: {graceful: 1, forced: 1, left: 6}})[node.Name]
 	if line["reason"] == nil {
-		t.Errorf("want to be told why pods were left: %v", line)
+		t.Errorf("want the reason why pods were left: %v", line)
 	}
 	deleted := s.requests(func(r request) bool { return r.Verb == "delete" && r.ObjectRef.Resource == "pods" })
 	if want := pods["asks-delete"][0]; len(deleted) != 1 || deleted[0].RequestObject.Preconditions.UID != string(want.UID) {
@@ -212,7 +212,7 @@ func (s *story) wantJobUnharmed(name string) {
 	})
 }
 
-// watchForced tells the condition DisruptionTarget that pods had when they were first
+// watchForced returns the condition DisruptionTarget that pods had when they were first
 // seen to terminate.
 func (s *story) watchForced() func(types.UID) (corev1.PodCondition, bool) {
 	var mu sync.Mutex

@@ -17,10 +17,10 @@ import (
 // A gang of eight is on four nodes, of which one goes: the two pods on it leave together, when the
 // one with the longer grace period has to, and the six others are left alone. Of another gang both nodes go, one after the other: its pods leave with the first, and by then their
 // replacements are asked for. Of a third, one pod answers that it goes now, and the other goes with
-// it. A pod of another namespace that claims to be of the first gang changes nothing, and hears
+// it. A pod of another namespace that claims to be of the first gang changes nothing, and is notified of
 // nothing of it.
 func TestGangLeavesTogether(t *testing.T) {
-	s := tell(long(t), controlplane.Options{Karpenter: true, Audit: true})
+	s := newStory(long(t), controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(20 * time.Second)
 	ranks := s.bare("rank", 4, 8)
 	sooner, later := s.node("batch"), s.node("batch")
@@ -114,8 +114,8 @@ func TestGangLeavesTogether(t *testing.T) {
 	}
 
 	for name, node := range map[string]*corev1.Node{ranks[1].Name: ranks[1], ranks[2].Name: ranks[2], ranks[3].Name: ranks[3], "forger1": ranks[1]} {
-		if told, _ := all.by(name); len(told) > 0 {
-			t.Errorf("%s, whose node stays, heard %v", name, told)
+		if got, _ := all.by(name); len(got) > 0 {
+			t.Errorf("%s, whose node stays, was notified of %v", name, got)
 		}
 		if evicted := at[name+" "+node.Name]; !evicted.IsZero() {
 			t.Errorf("%s, whose node stays, was evicted at %s", name, evicted)

@@ -17,7 +17,7 @@ import (
 // replacement; when the notice comes they are held to their latest safe start. The
 // Job that ends before that has never been disturbed.
 func TestHeldPodsLeaveAtTheirLatestSafeStart(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := newStory(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(2 * time.Second)
 	node := s.node("batch")
 	held := map[types.UID]string{}
@@ -91,7 +91,7 @@ func TestHeldPodsLeaveAtTheirLatestSafeStart(t *testing.T) {
 	})
 	s.must(err)
 	if len(job) > 2 {
-		t.Errorf("the Job has had %d pods, want one and its successor", len(job))
+		t.Errorf("the Job has had %d pods, want one and its replacement", len(job))
 	}
 }
 
@@ -100,7 +100,7 @@ func TestHeldPodsLeaveAtTheirLatestSafeStart(t *testing.T) {
 // time was over before the recommendation leaves with the others. One whose budget never lets
 // any go stays for as long as there is nothing but the recommendation, and is not surged either.
 func TestTheWishNotToBeDisruptedLapses(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := newStory(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(2 * time.Second)
 	node := s.node("batch")
 	const long = 45 * time.Second
@@ -134,6 +134,6 @@ func TestTheWishNotToBeDisruptedLapses(t *testing.T) {
 	interrupt(queue, node.Name, 100*time.Second)
 	s.eventually("departure of the last", func() bool { return len(s.podsOn(node.Name, "firm")) == 0 })
 	if refused := s.metric(d, `spot_handler_evictions_total{code="429"}`); refused != 0 {
-		t.Errorf("%v evictions refused, want none: the successor had made the room", refused)
+		t.Errorf("%v evictions refused, want none: the replacement pod had made the room", refused)
 	}
 }

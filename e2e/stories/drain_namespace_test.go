@@ -18,7 +18,7 @@ import (
 // nothing can be created, evictions and Events included. The pods count as blocked,
 // nothing else suffers from it, and when the pods go the drain ends.
 func TestPodsOfATerminatingNamespace(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 8)[0]
 	spec := controlplane.DeploymentSpec{Namespace: "doomed", Name: "doomed", Replicas: 2}
 	quick(&spec)

@@ -12,11 +12,11 @@ import (
 	"spot-handler/e2e/controlplane"
 )
 
-// Five hundred pods are told at once. They answer promptly, with a word or without, slowly, never,
-// with nonsense and with a megabyte. All hear of it in the same seconds, and none leaves early or
+// Five hundred pods are notified at once. They answer promptly, with a word or without, slowly, never,
+// with nonsense and with a megabyte. All get it within the same seconds, and none leaves early or
 // late for it: they are evicted when those are that do not ask. Those cost nothing but that.
 func TestFiveHundredWorkloadsHearAtOnce(t *testing.T) {
-	s := tellLarge(t, controlplane.Options{Audit: true})
+	s := newLargeStory(t, controlplane.Options{Audit: true})
 	const perNode, notice, grace = 14, 70 * time.Second, 30 * time.Second
 	nodes := s.bare("node", 6, 16)
 	all := s.servers()

@@ -95,7 +95,7 @@ func (a *servers) asks(path string, more ...string) map[string]string {
 	return annotations
 }
 
-// noticing are the flags with which pods are told, also where tests have them.
+// noticing are the flags with which pods are notified, also where tests have them.
 var noticing = []string{"--workload-notices", "--notice-networks=127.0.0.0/8"}
 
 // patched are the pods that the daemon has patched, by the beginning of their names.
@@ -111,12 +111,12 @@ func (s *story) patched() map[string]int {
 	return pods
 }
 
-// Pods that ask are told of the end of their node, and leave when they answer: at once, or at
-// their latest safe start. Who asks to hear of the replacement does, and who has no server finds
+// Pods that ask are notified that their node is interrupted, and leave when they answer: at once, or at
+// their latest safe start. A pod that asks to be notified of the replacement is, and one without a server finds
 // annotations. A pod that does not ask, or whose namespace is shut out, costs no request, and one
-// that asks in a way that means nothing hears so.
+// that asks in a way that means nothing gets an Event.
 func TestWorkloadsHearAndAnswer(t *testing.T) {
-	s := tell(long(t), controlplane.Options{Karpenter: true, Audit: true})
+	s := newStory(long(t), controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(20 * time.Second)
 	node := s.node("batch")
 	all := s.servers()
@@ -171,17 +171,17 @@ func TestWorkloadsHearAndAnswer(t *testing.T) {
 			t.Errorf("pod %s was evicted at %s, %s before its latest safe start", name, at[name], early)
 		}
 	}
-	told, said := all.by("stays")
-	if want := []string{"spot-handler.notice"}; !slices.Equal(told, want) || said.Data.Kind != string(interruption.SpotInterruption) || said.Data.Action != "terminate" ||
+	got, said := all.by("stays")
+	if want := []string{"spot-handler.notice"}; !slices.Equal(got, want) || said.Data.Kind != string(interruption.SpotInterruption) || said.Data.Action != "terminate" ||
 		said.Data.Node != node.Name || !said.Data.Deadline.Equal(deadline) || !said.Data.EvictBy.Equal(latest) || said.Data.Grace != 5 || said.Data.Replacement == "" {
-		t.Errorf("heard %v: %+v", told, said)
+		t.Errorf("notified of %v: %+v", got, said)
 	}
-	if told, said := all.by("curious"); !slices.Equal(told, []string{"spot-handler.notice", "spot-handler.replacement-ready"}) || said.Data.Replacement != "Ready" {
-		t.Errorf("heard %v: %+v", told, said)
+	if got, said := all.by("curious"); !slices.Equal(got, []string{"spot-handler.notice", "spot-handler.replacement-ready"}) || said.Data.Replacement != "Ready" {
+		t.Errorf("notified of %v: %+v", got, said)
 	}
 	for _, name := range []string{"files", "wrong", "quiet", "closed"} {
-		if told, _ := all.by(name); len(told) > 0 {
-			t.Errorf("pod %s heard %v", name, told)
+		if got, _ := all.by(name); len(got) > 0 {
+			t.Errorf("pod %s was notified of %v", name, got)
 		}
 	}
 	patched := s.patched()
@@ -201,7 +201,7 @@ func TestWorkloadsHearAndAnswer(t *testing.T) {
 // The deadline comes earlier than was said, and in the end the interruption is cancelled: the
 // pods are notified of both, and neither leaves a trace on them or on the Node.
 func TestWorkloadsHearThatItIsCanceled(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 8)[0]
 	all := s.servers()
 	s.service("web", 2, func(d *controlplane.DeploymentSpec) {
@@ -209,12 +209,12 @@ func TestWorkloadsHearThatItIsCanceled(t *testing.T) {
 		d.Annotations = all.asks("silent", "spot-handler/when", "last")
 	})
 	d, queue := s.drill(noticing...)
-	hears := func(n int, what string) heard {
+	waitNotified := func(n int, what string) heard {
 		var last heard
 		s.eventually(what, func() bool {
-			told, newest := all.by("web")
+			got, newest := all.by("web")
 			last = newest
-			return len(told) == n && told[n-1] == what
+			return len(got) == n && got[n-1] == what
 		})
 		return last
 	}
@@ -234,20 +234,20 @@ func TestWorkloadsHearThatItIsCanceled(t *testing.T) {
 	}
 
 	first := interrupt(queue, node.Name, 2*time.Minute)
-	if h := hears(2, "spot-handler.notice"); !h.Data.Deadline.Equal(first) {
+	if h := waitNotified(2, "spot-handler.notice"); !h.Data.Deadline.Equal(first) {
 		t.Errorf("heard %+v, want the deadline %s", h, first)
 	}
 	shows(first)
 	earlier := first.Add(-20 * time.Second)
 	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-earlier", controlplane.InstanceID(node.Name), earlier.Add(-2*time.Minute)))
-	if h := hears(4, "spot-handler.notice"); !h.Data.Deadline.Equal(earlier) {
+	if h := waitNotified(4, "spot-handler.notice"); !h.Data.Deadline.Equal(earlier) {
 		t.Errorf("heard %+v, want the deadline %s", h, earlier)
 	}
 	shows(earlier)
 	cancel := fmt.Sprintf(`{"metadata":{"annotations":{%q:"true"}}}`, interruption.CancelAnnotation)
 	_, err := s.cluster.Client.CoreV1().Nodes().Patch(s.ctx, node.Name, types.MergePatchType, []byte(cancel), metav1.PatchOptions{})
 	s.must(err)
-	hears(6, "spot-handler.canceled")
+	waitNotified(6, "spot-handler.canceled")
 	s.eventually("end of the condition", func() bool { return interrupted() == nil })
 	s.eventually("end of the annotations", func() bool {
 		return !slices.ContainsFunc(s.podsOn(node.Name, "web"), func(p corev1.Pod) bool {

@@ -12,12 +12,12 @@ import (
 	"spot-handler/e2e/controlplane"
 )
 
-// While their pods are surged, and before there is room for successors, Deployments are deleted
+// While their pods are surged, and before there is room for replacement pods, Deployments are deleted
 // in each of the three ways, scaled to nothing and to less, and somebody restores the label of
 // one's pods. What the ReplicaSets would have ended is ended at once, whatever the budgets say;
 // what they would have kept is back with them, and waits for the replacement.
 func TestSurgedPodsFollowTheirDeployments(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := newStory(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(25 * time.Second)
 	node := s.node("batch")
 	strict := func(d *controlplane.DeploymentSpec) { d.BudgetMaxUnavailable = never }
@@ -58,7 +58,7 @@ func TestSurgedPodsFollowTheirDeployments(t *testing.T) {
 		s.within("return of the pods of "+name, soon, func() bool { return s.settled(pods[name]) }, func() string { return "" })
 	}
 	if n := len(s.evictions()); n != 0 {
-		t.Errorf("%d pods were evicted before there was room for successors", n)
+		t.Errorf("%d pods were evicted before there was room for replacement pods", n)
 	}
 
 	s.wantResults(d, map[string]result{node.Name: {graceful: total}})

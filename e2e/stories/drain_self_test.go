@@ -14,7 +14,7 @@ import (
 // The leader's own pod is on the node that goes. It is moved last; it is stopped by
 // that, as a kubelet stops it, and the other replica sees the rest through.
 func TestOwnPodGoesLast(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 8)[0]
 	stop := 10 * time.Second // longer than anybody takes to see that it is to end
 	handler := controlplane.DeploymentSpec{Namespace: namespace, Name: "handler", Replicas: 1, CPU: "500m"}

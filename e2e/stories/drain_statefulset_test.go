@@ -14,7 +14,7 @@ import (
 // were to leave, and stay where they are: also the one whose predecessor was waiting
 // for its budget when somebody else deleted it.
 func TestStatefulSetPodsAreNotEvictedAgain(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 8)[0]
 	spec := controlplane.DeploymentSpec{Name: "db", Replicas: 5, BudgetMinAvailable: budget(4)}
 	quick(&spec)
@@ -53,7 +53,7 @@ func TestStatefulSetPodsAreNotEvictedAgain(t *testing.T) {
 	after, err := s.cluster.WaitReady(s.ctx, "default", "db", 5)
 	s.must(err)
 	// How many pods were made says nothing: kwok, the kubelet here, deletes by name, and on a
-	// busy machine sometimes a successor together with its predecessor.
+	// busy machine sometimes a replacement pod together with the one it replaces.
 	for _, r := range s.requests(func(r request) bool {
 		return r.ObjectRef.Resource == "pods" && (r.Verb == "delete" || r.Verb == "patch")
 	}) {

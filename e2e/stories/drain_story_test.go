@@ -26,7 +26,7 @@ import (
 // depend on who makes replacements, and a bare node is there at once.
 
 // bare makes nodes that pods can go to. Those that are to be interrupted are made
-// before the pods, those that take the successors after them.
+// before the pods, those that take the replacement pods after them.
 func (s *story) bare(prefix string, count, cpus int) []*corev1.Node {
 	s.Helper()
 	nodes, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: count, Prefix: prefix, CPUs: cpus})

@@ -137,7 +137,7 @@ func surge(maxSurge int, more func(*controlplane.DeploymentSpec)) func(*controlp
 // that lets none go. At most two are surged over both nodes, none is evicted before
 // its replacement pod is available, and no eviction is ever refused.
 func TestSurgeKeepsToMaxSurgeOverAllNodes(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	const replicas, allowed, minReady = 6, 2, 3
 	nodes := s.bare("node", 2, 2) // room for four each
 	pods := s.service("web", replicas, surge(allowed, func(d *controlplane.DeploymentSpec) {
@@ -172,7 +172,7 @@ func TestSurgeKeepsToMaxSurgeOverAllNodes(t *testing.T) {
 	if n := s.metric(d, `spot_handler_evictions_total{code="429"}`); n != 0 {
 		t.Errorf("%v evictions refused, want none", n)
 	}
-	// The k-th pod goes when the k-th successor has been available for a moment. Since when
+	// The k-th pod goes when the k-th replacement pod has been available for a moment. Since when
 	// a pod is ready is kept in whole seconds, rounded down.
 	var available []time.Time
 	after, err := s.cluster.WaitReady(s.ctx, "default", "web", replicas)
@@ -184,14 +184,14 @@ func TestSurgeKeepsToMaxSurgeOverAllNodes(t *testing.T) {
 	slices.SortFunc(available, time.Time.Compare)
 	for i, at := range available {
 		if early := at.Sub(s.evicted()[i].RequestReceivedTimestamp); early > 0 {
-			t.Errorf("eviction %d came %s before so many successors were available", i+1, early)
+			t.Errorf("eviction %d came %s before so many replacement pods were available", i+1, early)
 		}
 	}
 }
 
 // The plan says which pods are not surged, and why.
 func TestPlanSaysWhoIsNotSurged(t *testing.T) {
-	s := tell(t, controlplane.Options{})
+	s := newStory(t, controlplane.Options{})
 	node := s.bare("node", 1, 32)[0]
 	want := map[string]string{ // by the pod's label app: part of the reason; "" is surged
 		"web":     "",
@@ -283,10 +283,10 @@ func (s *story) unsurgeable() {
 	s.must(err)
 }
 
-// Successors that never become ready. Their predecessors stay for as long as they can, are
+// Replacement pods that never become ready. The pods that they replace stay for as long as they can, are
 // evicted at their latest safe start, and no pod is left surged.
-func TestSurgeWithoutSuccessorsEndsAtTheLatestSafeStart(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+func TestSurgeWithoutReplacementPodsEndsAtTheLatestSafeStart(t *testing.T) {
+	s := newStory(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 8)[0]
 	stuck := s.service("stuck", 2, surge(2, nil))
 	_, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 1, Prefix: "dead", Unmanaged: true}) // nothing ever starts there
@@ -301,7 +301,7 @@ func TestSurgeWithoutSuccessorsEndsAtTheLatestSafeStart(t *testing.T) {
 	latest := deadline.Add(-10*time.Second - 5*time.Second)
 	for _, r := range s.evicted() {
 		if early := latest.Sub(r.RequestReceivedTimestamp); early > 0 {
-			t.Errorf("pod %s was evicted %s before its latest safe start, and had no successor", r.ObjectRef.Name, early)
+			t.Errorf("pod %s was evicted %s before its latest safe start, and had no replacement pod", r.ObjectRef.Name, early)
 		}
 	}
 }
@@ -310,7 +310,7 @@ func TestSurgeWithoutSuccessorsEndsAtTheLatestSafeStart(t *testing.T) {
 // and deletes one, all while their pods are surged. Each comes to what was asked for
 // last, and no pod is forgotten.
 func TestDeploymentsChangeWhileTheirPodsAreSurged(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 16)[0]
 	var pods []*corev1.Pod
 	for name, replicas := range map[string]int{"rolls": 3, "shrinks": 4, "grows": 2, "ends": 2} {
@@ -320,7 +320,7 @@ func TestDeploymentsChangeWhileTheirPodsAreSurged(t *testing.T) {
 	rolls, grows := s.watchSurge("default", "rolls"), s.watchSurge("default", "grows")
 
 	interrupt(queue, node.Name, 100*time.Second)
-	s.waitSurged(len(pods)) // there is no room for successors yet
+	s.waitSurged(len(pods)) // there is no room for replacement pods yet
 
 	deployments := s.cluster.Client.AppsV1().Deployments("default")
 	_, err := deployments.Patch(s.ctx, "rolls", types.MergePatchType, []byte(`{"spec":{"template":{"metadata":{"annotations":{"version":"2"}}}}}`), metav1.PatchOptions{})

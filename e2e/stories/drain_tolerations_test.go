@@ -10,11 +10,11 @@ import (
 )
 
 // A pod that tolerates every taint says nothing of interruptions. It is evicted like any
-// other, once and at its latest safe start, and has its grace period. Its successor, which
+// other, once and at its latest safe start, and has its grace period. Its replacement pod, which
 // the scheduler puts back on the very node, since it tolerates the cordon too, is not
 // chased, and the drain ends. A pod that names our taint stays.
 func TestBlanketTolerationsLeaveOnce(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 8)[0]
 	everything := corev1.Toleration{Operator: corev1.TolerationOpExists}
 	operator := s.service("operator", 1, func(d *controlplane.DeploymentSpec) {
@@ -41,7 +41,7 @@ func TestBlanketTolerationsLeaveOnce(t *testing.T) {
 	}
 	back := s.podsOn(node.Name, "operator")
 	if len(back) != 1 || back[0].UID == operator.UID {
-		t.Errorf("%d pods of the operator are back on the node, want its successor", len(back))
+		t.Errorf("%d pods of the operator are back on the node, want its replacement pod", len(back))
 	}
 	if left := s.podsOn(node.Name, "stays"); len(left) != 1 || left[0].UID != stays.UID {
 		t.Errorf("%d pods that tolerate interruptions by name, want the one to stay", len(left))

@@ -14,12 +14,12 @@ import (
 )
 
 // Surge is of no use to three services: the namespace of one has a full quota, which can be seen
-// beforehand; a LimitRange forbids the successors of the second; and the pod of the third must be
+// beforehand; a LimitRange forbids the replacement pods of the second; and the pod of the third must be
 // alone in its zone. The first is not surged. The others go back to their ReplicaSets, the second
-// at once and the third when its successor has had its time, and are not surged again. All wait
+// at once and the third when its replacement pod has had its time, and are not surged again. All wait
 // for the replacement and leave well before their latest safe start.
 func TestPodsThatAreSurgedInVainAreHeld(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := newStory(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(15 * time.Second)
 	node := s.node("batch")
 	elsewhere := func(namespace, name string) []*corev1.Pod {
@@ -53,7 +53,7 @@ func TestPodsThatAreSurgedInVainAreHeld(t *testing.T) {
 
 	interrupt(queue, node.Name, 110*time.Second)
 	s.waitLine(d, "surge is of no use; pods go back into their ReplicaSet and are held")
-	s.within("return of the pods whose successors are forbidden", 10*time.Second, func() bool { return s.settled(tight) }, func() string { return "" })
+	s.within("return of the pods whose replacement pods are forbidden", 10*time.Second, func() bool { return s.settled(tight) }, func() string { return "" })
 	s.must(limits.Delete(s.ctx, "large", metav1.DeleteOptions{}))
 	if n := len(s.evictions()); n != 0 {
 		t.Errorf("%d pods were evicted before the replacement was Ready", n)

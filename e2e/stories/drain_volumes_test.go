@@ -13,11 +13,11 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// A pod has gone, and its volume is still attached to the node: its successor cannot
+// A pod has gone, and its volume is still attached to the node: its replacement pod cannot
 // start yet, so the node is not done with. It is when the volume is detached. What is
 // attached for a pod that stays is not waited for.
 func TestDrainEndsWhenVolumesAreDetached(t *testing.T) {
-	s := tellApart(t, controlplane.Options{Audit: true})
+	s := newStoryApart(t, controlplane.Options{Audit: true})
 	node, volume := s.withVolume()
 	d, queue := s.drill()
 
@@ -41,7 +41,7 @@ func TestDrainEndsWhenVolumesAreDetached(t *testing.T) {
 // The volume is never detached: the deadline ends the wait. All pods have had their
 // grace; it is said what was waited for.
 func TestVolumesAreWaitedForUntilTheDeadline(t *testing.T) {
-	s := tellApart(t, controlplane.Options{Audit: true})
+	s := newStoryApart(t, controlplane.Options{Audit: true})
 	node, volume := s.withVolume()
 	d, queue := s.drill()
 

@@ -15,10 +15,10 @@ import (
 
 // A workload says when its pods leave. Those that ask for now go while the replacement boots,
 // whether the pod asks or its namespace; those that are to be held go when it is Ready, without
-// a successor before; those that go last have every second up to their latest safe start. A
-// pod that asks for what nobody knows hears so, and is surged like any other.
+// a replacement pod before; those that go last have every second up to their latest safe start. A
+// pod that asks for what nobody knows gets an Event, and is surged like any other.
 func TestPodsLeaveWhenTheyAsk(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := newStory(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(20 * time.Second)
 	node := s.node("batch")
 	names := map[types.UID]string{}

@@ -22,9 +22,9 @@ func (s *story) envelope(id, source, detailType string, detail map[string]any) s
 	return string(body)
 }
 
-// A dry run tells the story of every kind, and changes nothing: no Node, no pod, no message.
+// A dry run logs the story of every kind, and changes nothing: no Node, no pod, no message.
 func TestDryRunOfEveryKind(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	nodes := s.bare("node", 7, 8)
 	s.service("web", 7, quick)
 	server, queue := s.sqs()
@@ -66,7 +66,7 @@ func TestDryRunOfEveryKind(t *testing.T) {
 	// A hook of an instance that is no Node.
 	ids = append(ids, queue.Send(s.envelope("event-gone", kinds[4].source, kinds[4].detailType, kinds[4].detail("i-0123456789abcdef0"))))
 
-	told := func(message, node string) bool {
+	reported := func(message, node string) bool {
 		for _, l := range d.Lines("dry run: " + message) {
 			if l["node"] == node || node == "" && l["instance_id"] == "i-0123456789abcdef0" {
 				return true
@@ -76,10 +76,10 @@ func TestDryRunOfEveryKind(t *testing.T) {
 	}
 	for i, k := range kinds {
 		for _, message := range append([]string{"would record", "would cordon", "would request replacement"}, k.story...) {
-			s.eventually(k.kind+": "+message, func() bool { return told(message, nodes[i].Name) })
+			s.eventually(k.kind+": "+message, func() bool { return reported(message, nodes[i].Name) })
 		}
 	}
-	s.eventually("the hook of the unknown instance", func() bool { return told("would complete lifecycle hook", "") })
+	s.eventually("the hook of the unknown instance", func() bool { return reported("would complete lifecycle hook", "") })
 
 	if code := d.Stop(); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
@@ -127,7 +127,7 @@ func (s *story) wantNothingWritten(server *sqsemu.Server) {
 // A DaemonSet that only says what would be done starts with the permissions that the chart gives its
 // account, and reads with them all that it plans with.
 func TestDryRunOnTheNode(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 8)[0]
 	s.service("web", 2, quick)
 	server := s.imds(node)

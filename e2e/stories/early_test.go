@@ -20,7 +20,7 @@ import (
 // the first is handed back. A notice about an instance of nobody stays until its deadline, and
 // then goes as foreign.
 func TestNoticeBeforeTheNode(t *testing.T) {
-	s := tell(long(t), controlplane.Options{Karpenter: true, Audit: true})
+	s := newStory(long(t), controlplane.Options{Karpenter: true, Audit: true})
 	if !s.readsNodeClasses() {
 		t.Skip("kwok's provider of this Karpenter registers Nodes at once: no notice comes before its Node")
 	}

@@ -20,7 +20,7 @@ import (
 // them all: whatever else the account asks for waits. Leases and cordons do not, by the chart's
 // FlowSchemas: the leader leads on, and notices of other nodes are recorded at once.
 func TestLeasesAndCordonsPassHangingEvictions(t *testing.T) {
-	s := tellApart(t, controlplane.Options{Audit: true})
+	s := newStoryApart(t, controlplane.Options{Audit: true})
 	s.accounts(inBothModes)
 	s.narrow("workload-low")
 	s.flowsOf(queueAccount, map[string]string{"get leases": "spot-handler-leases", "get nodes": "spot-handler-nodes", "list pods": "service-accounts"})

@@ -17,7 +17,7 @@ import (
 // millisecond: the budget is charged and the pod lives. The API server refuses it for
 // two minutes from then on, and yet it is moved in time.
 func TestGrantedEvictionIsCarriedOut(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	nodes, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 1})
 	s.must(err)
 	pod := s.service("web", 3, func(d *controlplane.DeploymentSpec) { d.BudgetMinAvailable = budget(2) })[0]

@@ -23,7 +23,7 @@ func (s *story) polls(imds *imdsemu.Server, path string, more int) {
 // the instance lives. However often that is read, and by whichever process, it is one
 // interruption: one record, one Event, one notice.
 func TestLifecycleStateIsOneInterruption(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 4)[0]
 	imds := s.imds(node)
 	imds.SetTargetLifecycleState("InService")
@@ -73,7 +73,7 @@ func TestLifecycleStateIsOneInterruption(t *testing.T) {
 // A reboot is scheduled within the lead: the node is drained, and its pods wait, as they can
 // run nowhere else. EC2 cancels the reboot: the node is as it was, and the pods come back.
 func TestScheduledEventIsCanceledInTheMetadata(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 4)[0]
 	s.service("home", 2, func(d *controlplane.DeploymentSpec) {
 		quick(d)
@@ -129,7 +129,7 @@ func TestScheduledEventIsCanceledInTheMetadata(t *testing.T) {
 // EC2 announces everything at once to a daemon that is to look for recommendations alone:
 // that is all it records, and all it asks for. One without switches records the rest.
 func TestWhatIsSwitchedOffIsNotLookedFor(t *testing.T) {
-	s := tell(t, controlplane.Options{})
+	s := newStory(t, controlplane.Options{})
 	node := s.bare("node", 1, 4)[0]
 	imds := s.imds(node)
 	now := time.Now()

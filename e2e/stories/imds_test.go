@@ -15,7 +15,7 @@ import (
 // stay ready. Karpenter launches the replacement in the fallback pool, all pods move
 // there with all their grace and before the deadline, and the old NodeClaim goes.
 func TestIMDSNoticeMovesAllPods(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := newStory(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(8 * time.Second)
 	node := s.node("batch")
 	s.service("web", 12, func(d *controlplane.DeploymentSpec) { d.BudgetMinAvailable = budget(10) })
@@ -83,7 +83,7 @@ func TestIMDSNoticeMovesAllPods(t *testing.T) {
 // of four are lost at once, and each has as many pods of a service as maxSurge allows in all:
 // never is one fewer ready.
 func TestNodesLostTogetherInIMDSMode(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := newStory(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(8 * time.Second)
 	nodes, err := s.cluster.CreateNodes(s.ctx, "batch", 4)
 	s.must(err)

@@ -45,7 +45,7 @@ func (s *story) occupy(nodes []*corev1.Node) {
 // in the middle of the claims, and the fallback pool has room for 30 nodes. Never is
 // there a claim too many, nor the same one twice.
 func TestBurstKeepsToTheLimitsAsAWhole(t *testing.T) {
-	s := tellLarge(t, controlplane.Options{Karpenter: true, Audit: true, Heartbeat: 40 * time.Second})
+	s := newLargeStory(t, controlplane.Options{Karpenter: true, Audit: true, Heartbeat: 40 * time.Second})
 	const count, room = 200, 30
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{Name: "spot", Weight: 100, CPUs: 2},

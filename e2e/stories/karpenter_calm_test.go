@@ -21,7 +21,7 @@ import (
 // twice. With it the pods stay on demand, though the leader is killed, and go back once, within a
 // minute of an end of calm that the pool's annotation says.
 func TestCalmBeforeTheWayBack(t *testing.T) {
-	s := tell(long(t), controlplane.Options{Karpenter: true})
+	s := newStory(long(t), controlplane.Options{Karpenter: true})
 	const replicas, losses, apart, ready = 2, 3, 45 * time.Second, 5 * time.Second
 	names := []string{"hasty", "calm"}
 	own := map[string]string{"hasty": "0"} // what overrides the flag

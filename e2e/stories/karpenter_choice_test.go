@@ -25,7 +25,7 @@ func selecting(name, key, value string) *corev1.Pod {
 // Nobody has named a fallback: of the pools that suit, the better one is at its limit,
 // and the other gives the node. What cannot run there is named, and left out.
 func TestPoolIsChosen(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	od := []string{controlplane.OnDemand}
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{Name: "spot", Weight: 100, Labels: map[string]string{"team": "web"}},
@@ -100,7 +100,7 @@ func TestPoolIsChosen(t *testing.T) {
 // A fallback annotation that names no pool is a Warning on the Node, and not a guess,
 // as is a workload that can run nowhere else. The nodes are drained all the same.
 func TestNoReplacementIsSaid(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{Name: "misnamed", Annotations: map[string]string{"spot-handler/fallback-nodepool": "nowhere"}},
 		controlplane.PoolSpec{Name: "spot", Weight: 50},

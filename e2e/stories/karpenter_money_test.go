@@ -16,7 +16,7 @@ import (
 // A kubelet drops the replacement from its Node's record, and writes labels of another pool, type and zone. Its NodeClaim
 // says what it is: it gets the replacement that it had, from its own pool's fallback, also from the next process.
 func TestANodeBuysOneReplacement(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{Name: "spot"},
 		controlplane.PoolSpec{Name: "good", Capacity: []string{controlplane.OnDemand}},

@@ -18,7 +18,7 @@ import (
 // we delete the claim; the third gives the node. Each is tried once, and other pods
 // have theirs.
 func TestNextPoolIsTried(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	od := []string{controlplane.OnDemand}
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{Name: "spot", Weight: 100},

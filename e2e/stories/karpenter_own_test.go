@@ -21,7 +21,7 @@ import (
 // and those whose budget never lets them go; for the second there is one claim of ours
 // at the most, beside one of Karpenter's at the most. Each is said once.
 func TestKarpenterDeletesTheClaimItself(t *testing.T) {
-	s := tell(long(t), controlplane.Options{Karpenter: true})
+	s := newStory(long(t), controlplane.Options{Karpenter: true})
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{Name: "early", Weight: 100, CPUs: 16, Labels: map[string]string{"team": "early"}, Annotations: map[string]string{"spot-handler/fallback-nodepool": "early-fallback"}},
 		controlplane.PoolSpec{Name: "early-fallback", CPUs: 16, Capacity: []string{controlplane.OnDemand}, Labels: map[string]string{"team": "early"}},
@@ -101,7 +101,7 @@ func TestKarpenterDeletesTheClaimItself(t *testing.T) {
 // pods of DaemonSets and those that tolerate the interruption do, has its own grace period
 // when Karpenter ends the node, and is not deleted with a second of it.
 func TestNoHurryLeavesWhatStaysItsGrace(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := newStory(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(2 * time.Second)
 	node := s.node("batch")
 	const grace = 20 * time.Second

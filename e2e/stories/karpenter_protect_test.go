@@ -34,7 +34,7 @@ const doNotDisrupt = "karpenter.sh/do-not-disrupt"
 // would be gone 18 s after it is Ready. It waits for its pod under protection, and is
 // Karpenter's again as soon as that has come.
 func TestReplacementIsProtectedUntilItsPodsCome(t *testing.T) {
-	s := tell(long(t), controlplane.Options{Karpenter: true})
+	s := newStory(long(t), controlplane.Options{Karpenter: true})
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{Name: "spot", Weight: 100, Annotations: map[string]string{karpenter.CalmAnnotation: "0"}},
 		controlplane.PoolSpec{Name: "eager", Capacity: []string{controlplane.OnDemand}, ConsolidateAfter: "0s"},

@@ -12,7 +12,7 @@ import (
 // the pod moves to the second. With the taint Karpenter launches an on-demand node for the pod, and
 // deletes that node only when the taint is gone.
 func TestKarpenterTakesTaintedNodesForFull(t *testing.T) {
-	s := tell(long(t), controlplane.Options{Karpenter: true})
+	s := newStory(long(t), controlplane.Options{Karpenter: true})
 	teams := []string{"plain", "tainted"}
 	left, room := map[string]string{}, map[string]string{} // Nodes of the team: with its pod, and with room for it
 	moves := map[string]*moving{}

@@ -21,7 +21,7 @@ import (
 // provisioning. The next process finds them by their label, and each gets what it
 // needs. Nothing consolidates the pool.
 func TestWhatAProcessLeavesBehindIsCleanedUp(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	od := []string{controlplane.OnDemand}
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{Name: "spot", Annotations: map[string]string{karpenter.CalmAnnotation: "0"}},
@@ -81,7 +81,7 @@ func TestWhatAProcessLeavesBehindIsCleanedUp(t *testing.T) {
 // removes empty nodes of the pool at once, but not this one: it is returned 15 minutes after its launch, and the time
 // to live. The test makes it that old, and begins the next process.
 func TestWhatIsNeverInitializedIsReturned(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{Name: "spot", Annotations: map[string]string{karpenter.CalmAnnotation: "0"}},
 		controlplane.PoolSpec{
@@ -144,8 +144,8 @@ func (s *story) patchPool(name, patch string) {
 		conditions, _, _ := unstructured.NestedSlice(pool.Object, "status", "conditions")
 		return slices.ContainsFunc(conditions, func(c any) bool {
 			m, _ := c.(map[string]any)
-			generation, told := m["observedGeneration"] // that of Karpenter 1.0 names none
-			return m["type"] == "Ready" && m["status"] == "True" && (!told || generation == pool.GetGeneration())
+			generation, named := m["observedGeneration"] // that of Karpenter 1.0 names none
+			return m["type"] == "Ready" && m["status"] == "True" && (!named || generation == pool.GetGeneration())
 		})
 	})
 }

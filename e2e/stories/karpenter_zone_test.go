@@ -20,7 +20,7 @@ import (
 // interrupted. A replacement in any other zone than that of its node would be of no use to
 // the pod, and Karpenter would make another: each is in its node's zone, and there is no other.
 func TestReplacementIsInTheZoneOfItsPods(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	team := map[string]string{"team": "web"}
 	pools := []controlplane.PoolSpec{{Name: "fallback", Labels: team, Capacity: []string{controlplane.OnDemand}, Boot: 2 * time.Second}}
 	zones := []string{"test-zone-a", "test-zone-b", "test-zone-c", "test-zone-d"}
@@ -77,10 +77,10 @@ func TestReplacementIsInTheZoneOfItsPods(t *testing.T) {
 // there is another; the last one still gets a node. After the first loss the leader is killed, and
 // after the second the next one is stopped: those that follow know of it, though the Nodes are gone.
 //
-// In the first zone three of four nodes go at once, which is too many for their pool: people are told,
+// In the first zone three of four nodes go at once, which is too many for their pool: an Event says so,
 // and when the fourth is recommended for rebalance, its own pool is not asked, by the third leader.
 func TestReplacementIsNoOfferingThatWasLost(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	team := map[string]string{"team": "web"}
 	zones := []string{"test-zone-a", "test-zone-b", "test-zone-c", "test-zone-d"}
 	pools := []controlplane.PoolSpec{{Name: "backup", Labels: team, Zones: zones, Boot: time.Second}}
@@ -167,7 +167,7 @@ func TestReplacementIsNoOfferingThatWasLost(t *testing.T) {
 // nothing was lost. Then nothing is kept: about two in three of the second are replaced where EC2 is
 // still taking everything, and their pods move once more.
 func TestMassInterruptionWithAndWithoutMemory(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	const count, pods = 40, 8 // one on a node
 	zones := []string{"test-zone-a", "test-zone-b", "test-zone-c", "test-zone-d"}
 	bare := func(pool, zone string, count int) {

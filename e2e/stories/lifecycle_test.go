@@ -40,7 +40,7 @@ func hookMessage(w asgemu.Wait) string {
 // its pods, whose hooks reach the queue as often as times says.
 func hooked(t *testing.T, times int, hooks ...asgemu.Hook) (s *scaled, node string, server *sqsemu.Server, queue *sqsemu.Queue) {
 	t.Helper()
-	s = tell(t, controlplane.Options{Audit: true}).scale(time.Second, false)
+	s = newStory(t, controlplane.Options{Audit: true}).scale(time.Second, false)
 	node = s.group("workers", 1, false)[0].Name
 	_, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 1, Prefix: "spare", Labels: map[string]string{"group": "later"}})
 	s.must(err)

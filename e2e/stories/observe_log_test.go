@@ -14,7 +14,7 @@ import (
 // The log has about six lines on an interruption. All of them say which interruption it is, and have
 // no field that is not in the manual's table.
 func TestAnInterruptionIsLoggedInAboutSixLines(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	s.pools(2 * time.Second)
 	node := s.node("batch")
 	s.service("web", 8, func(d *controlplane.DeploymentSpec) { d.Spread, d.BudgetMinAvailable = corev1.LabelHostname, budget(4) })

@@ -16,7 +16,7 @@ import (
 // over, few more meanwhile, and never one that is named after a node, an instance, an
 // event or a message.
 func TestSeriesStayBounded(t *testing.T) {
-	s := tell(long(t), controlplane.Options{})
+	s := newStory(long(t), controlplane.Options{})
 	const each = 40
 	var nodes []*corev1.Node
 	for i := range each { // every node in a pool and a zone of its own

@@ -13,13 +13,13 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// An interruption misses its deadline, as a budget allows nothing, and people are told:
+// An interruption misses its deadline, as a budget allows nothing, and Events say so:
 // by the rules of deploy/alerts in a real Prometheus that scrapes the daemon, as a page.
 // What else went wrong raises its own alert, what went well raises none, and every panel
 // of the dashboard has something to show.
 func TestAMissedDeadlinePages(t *testing.T) {
 	programs := observe.ForTest(t)
-	s := tell(long(t), controlplane.Options{Karpenter: true})
+	s := newStory(long(t), controlplane.Options{Karpenter: true})
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{
 			Name: "batch", Weight: 100, CPUs: 16, Boot: time.Second, Labels: map[string]string{"team": "batch"},

@@ -18,7 +18,7 @@ import (
 // written on it and its message is deleted, in queue mode and by the daemon on the node
 // itself. What was recorded before the label goes on.
 func TestNodesThatAreOptedOut(t *testing.T) {
-	s := tell(t, controlplane.Options{})
+	s := newStory(t, controlplane.Options{})
 	nodes := s.bare("node", 4, 8)
 	label := func(n *corev1.Node, labels string) {
 		_, err := s.cluster.Client.CoreV1().Nodes().Patch(s.ctx, n.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{`+labels+`}}}`), metav1.PatchOptions{})
@@ -57,10 +57,10 @@ func TestNodesThatAreOptedOut(t *testing.T) {
 }
 
 // With --cordon-only the node of an interruption is marked and its message deleted; no pod
-// is moved, and nothing is requested. It can be cancelled. The Event tells the interruption
+// is moved, and nothing is requested. It can be cancelled. The Event names the interruption
 // in annotations, too.
 func TestCordonOnly(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := newStory(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(time.Second)
 	node := s.node("batch")
 	pods := s.service("web", 3, nil)

@@ -21,7 +21,7 @@ import (
 // is killed while it makes placeholders: each pod has one, never two, the autoscaler
 // makes the nodes that the pods need, and in the end nothing is left.
 func TestPlaceholdersOfABurst(t *testing.T) {
-	s := tellLarge(t, controlplane.Options{Audit: true, Heartbeat: time.Minute})
+	s := newLargeStory(t, controlplane.Options{Audit: true, Heartbeat: time.Minute})
 	s.accounts(inBothModes)
 	const nodes, pods, needed = 100, 200, 2
 	spots := s.spot(nodes, 1)

@@ -42,7 +42,7 @@ func (s *story) over(name string) {
 // their Node; they go when the next daemon starts and the node is not interrupted any
 // more; and a running daemon takes them back when somebody cancels the interruption.
 func TestPlaceholdersAreNotLeftBehind(t *testing.T) {
-	s := tell(t, controlplane.Options{})
+	s := newStory(t, controlplane.Options{})
 	s.accounts(inBothModes)
 	server, queue := s.sqs()
 	notice := func(instance string) {
@@ -87,7 +87,7 @@ func TestPlaceholdersAreNotLeftBehind(t *testing.T) {
 // The daemon is killed at random moments from the notice to the end of the drain. Each
 // pod has had one placeholder, and in the end none is left.
 func TestKilledAtAnyMomentNoPlaceholderTooMany(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	s.accounts(inBothModes)
 	node := s.spot(1, 4)[0]
 	const pods = 12
@@ -137,10 +137,10 @@ func TestKilledAtAnyMomentNoPlaceholderTooMany(t *testing.T) {
 	}
 }
 
-// Successors that come while no daemon is there preempt placeholders; pods of lower
+// Replacement pods that come while no daemon is there preempt placeholders; pods of lower
 // priority than theirs do not get the room, neither before nor in between.
-func TestSuccessorsPreemptPlaceholders(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+func TestReplacementPodsPreemptPlaceholders(t *testing.T) {
+	s := newStory(t, controlplane.Options{Audit: true})
 	s.accounts(inBothModes)
 	node := s.spot(1, 4)[0]
 	const pods = 6
@@ -191,7 +191,7 @@ func TestSuccessorsPreemptPlaceholders(t *testing.T) {
 		}
 		return n
 	}
-	s.eventually("two successors in the place of two placeholders", func() bool { return onFallback() == 2 && len(s.placeholders()) == pods-2 })
+	s.eventually("two replacement pods in the place of two placeholders", func() bool { return onFallback() == 2 && len(s.placeholders()) == pods-2 })
 	if _, n := filler(); n != 0 {
 		t.Errorf("%d fillers have room, want none", n)
 	}

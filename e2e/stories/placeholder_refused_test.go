@@ -18,7 +18,7 @@ import (
 // What placeholders need is not there: that is said once, and the nodes are drained as
 // if there were no such thing, with nothing left behind.
 func TestPlaceholdersRefused(t *testing.T) {
-	s := tell(t, controlplane.Options{})
+	s := newStory(t, controlplane.Options{})
 	s.accounts(inBothModes, "kind: PriorityClass")
 	nodes := s.spot(3, 2)
 	s.service("web", 9, func(d *controlplane.DeploymentSpec) { d.Spread = corev1.LabelHostname })
@@ -70,9 +70,9 @@ func TestPlaceholdersRefused(t *testing.T) {
 
 // Karpenter as the autoscaler of a node that it did not make: a real one, which sees the
 // placeholders, makes one node for them in the pool that the selector names, and none
-// for their pods' successors.
+// for their pods' replacements.
 func TestPlaceholdersMakeKarpenterMakeRoom(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	s.accounts(inBothModes)
 	s.pools(4 * time.Second)
 	node := s.spot(1, 8)[0]

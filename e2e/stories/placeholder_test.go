@@ -205,7 +205,7 @@ func (s *story) spot(n, cpus int) []*corev1.Node {
 // make room, the pods move in, and nothing is left of the placeholders. At no time does
 // the autoscaler see more wanted than the pods themselves need.
 func TestPlaceholdersMakeRoom(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	s.accounts(inBothModes)
 	node := s.spot(1, 4)[0]
 	const pods = 6
@@ -266,10 +266,10 @@ func TestPlaceholdersMakeRoom(t *testing.T) {
 	}
 }
 
-// A node is recommended for rebalance, and its pods can be surged. No successor is made before
+// A node is recommended for rebalance, and its pods can be surged. No replacement pod is made before
 // there is room, so placeholders ask for that; then the node is cordoned, and no pod is missed.
 func TestPlaceholdersMakeRoomForARecommendedNode(t *testing.T) {
-	s := tell(t, controlplane.Options{})
+	s := newStory(t, controlplane.Options{})
 	s.accounts(inBothModes)
 	node := s.spot(1, 4)[0]
 	const pods = 4

@@ -21,9 +21,9 @@ import (
 
 // With --dry-run=server `plan` asks the API server about evictions, surges and replacements, as the
 // person who runs it: a policy, a budget and a quota each refuse, in the API server's words, and the
-// cluster is as it was. A person without permissions is told so about their own.
+// cluster is as it was. A person without permissions gets an error that says so.
 func TestPlanAsksTheAPIServer(t *testing.T) {
-	s := tellApart(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := newStoryApart(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(time.Second)
 	s.accounts(inBothModes)
 	s.accounts(inDryRun)
@@ -61,7 +61,7 @@ func TestPlanAsksTheAPIServer(t *testing.T) {
 		if !slices.ContainsFunc(report.DryRun.Refused, func(r refusal) bool {
 			return r.Verb == want.verb && strings.Contains(r.Why, want.why) && len(r.Objects) == 1 && strings.HasPrefix(r.Objects[0], want.object)
 		}) {
-			t.Errorf("not told that %+v, but %+v", want, report.DryRun.Refused)
+			t.Errorf("want %+v refused, got %+v", want, report.DryRun.Refused)
 		}
 	}
 	if len(report.DryRun.Refused) != 3 || report.DryRun.Tried < 2+2+4 { // requests, surges, evictions

@@ -141,7 +141,7 @@ func drifted(claim *unstructured.Unstructured) bool {
 // labels, and without drift. A second process, or one without the record, finds the
 // same claim. In the end the interrupted node goes with its claim.
 func TestReplacementByKarpenter(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	taint := corev1.Taint{Key: "example.com/dedicated", Value: "web", Effect: corev1.TaintEffectNoSchedule}
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{Name: "spot", Labels: map[string]string{"example.com/tier": "silver"}},
@@ -258,7 +258,7 @@ func TestReplacementByKarpenter(t *testing.T) {
 // What cannot be launched is no replacement: Karpenter deletes some of it at once,
 // and leaves some of it for minutes, in which it provisions nothing at all.
 func TestReplacementThatIsNeverLaunched(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{Name: "spot"},
 		s.refusing(controlplane.PoolSpec{Name: "classless"}),
@@ -319,7 +319,7 @@ func (s *story) loseNodeClass(pool string) {
 
 // Without Karpenter's API, or without the right to use it, nodes are only drained.
 func TestReplacementWithoutKarpenter(t *testing.T) {
-	s := tell(t, controlplane.Options{})
+	s := newStory(t, controlplane.Options{})
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: "node-1", UID: "uid-1", Labels: map[string]string{"karpenter.sh/nodepool": "spot"},
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "karpenter.sh/v1", Kind: "NodeClaim", Name: "spot-1", UID: "uid-2"}},

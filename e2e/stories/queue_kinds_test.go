@@ -16,7 +16,7 @@ import (
 // near enough that their nodes are to be drained now. All three are, a fourth is not; and
 // the message goes only when each of the three has its record.
 func TestAHealthMessageOfThreeInstancesDrainsThree(t *testing.T) {
-	s := tell(t, controlplane.Options{})
+	s := newStory(t, controlplane.Options{})
 	nodes := s.bare("doomed", 3, 4)
 	other := s.bare("other", 1, 4)[0]
 	second := time.Second
@@ -70,7 +70,7 @@ func TestAHealthMessageOfThreeInstancesDrainsThree(t *testing.T) {
 // back as its dead-letter queue is patient. The daemon does no more than look at each when
 // SQS shows it, stays ready, and takes a good message at once.
 func TestPoisonAloneInTheQueueDoesNoHarm(t *testing.T) {
-	s := tell(t, controlplane.Options{})
+	s := newStory(t, controlplane.Options{})
 	nodes := s.bare("node", 1, 4)
 	server := sqsemu.Start()
 	t.Cleanup(server.Close)
@@ -150,7 +150,7 @@ func TestPoisonAloneInTheQueueDoesNoHarm(t *testing.T) {
 // queue as the hook's target, and a topic between them. Its test notifications go without
 // a trace, and so does, after one second look, what is about a node that nobody knows.
 func TestLifecycleHooksByEveryWay(t *testing.T) {
-	s := tell(t, controlplane.Options{})
+	s := newStory(t, controlplane.Options{})
 	nodes := s.bare("node", 4, 4)
 	server, queue := s.sqs()
 	d := s.runQueue(server, queue)

@@ -18,9 +18,9 @@ import (
 
 // Story 2: the notice comes through the queue, and the daemon is killed between
 // writing the record and deleting the message. The record was first; the message
-// comes again, changes nothing, and the drain goes on. People who ask meanwhile are told.
+// comes again, changes nothing, and the drain goes on. `status` shows it meanwhile.
 func TestMessageOutlivesTheDaemonUntilTheRecordIsWritten(t *testing.T) {
-	s := tell(long(t), controlplane.Options{Karpenter: true, Audit: true})
+	s := newStory(long(t), controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(40 * time.Second) // longer than the message stays hidden
 	node := s.node("batch")
 	s.service("web", 6, nil)
@@ -75,7 +75,7 @@ func TestMessageOutlivesTheDaemonUntilTheRecordIsWritten(t *testing.T) {
 // drained without hurry. There is one record; it becomes the notice's, with its
 // deadline.
 func TestNoticeUpgradesRebalance(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	s.pools(3 * time.Second)
 	node := s.node("batch")
 	// One pod at a time and slow: the drain takes long enough for the notice.
@@ -111,7 +111,7 @@ func TestNoticeUpgradesRebalance(t *testing.T) {
 // Story 4: the same event three times through the queue, and once from the metadata
 // service by a DaemonSet that only marks. It is one interruption.
 func TestSameEventManyTimesIsOneInterruption(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := newStory(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(3 * time.Second)
 	node := s.node("batch")
 	pods := s.service("web", 6, nil)
@@ -153,7 +153,7 @@ func TestSameEventManyTimesIsOneInterruption(t *testing.T) {
 // Story 7: garbage, an unknown instance, 200 kB and missing fields between good
 // messages. The good ones are handled without delay, and nothing stays in the queue.
 func TestBadMessagesDoNotDelayGoodOnes(t *testing.T) {
-	s := tell(t, controlplane.Options{})
+	s := newStory(t, controlplane.Options{})
 	const good = 20
 	nodes, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: good})
 	s.must(err)

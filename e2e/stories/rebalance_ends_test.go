@@ -19,7 +19,7 @@ import (
 // its fallback does not exist: its nodes stay in service, each has had its turn, and each says
 // why.
 func TestOnlyANodeWithAReplacementIsCordoned(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	types := func(names ...any) func(*unstructured.Unstructured) {
 		return func(pool *unstructured.Unstructured) {
 			s.must(unstructured.SetNestedSlice(pool.Object, []any{
@@ -73,11 +73,11 @@ func TestOnlyANodeWithAReplacementIsCordoned(t *testing.T) {
 }
 
 // The replacement is Ready, and no pod leaves the node: one asks not to be disrupted, and the
-// successor of the other, which was surged, can run nowhere else. After the TTL the node is in
+// replacement pod of the other, which was surged, can run nowhere else. After the TTL the node is in
 // service again, the surged pod is its ReplicaSet's, a replacement that no pod uses is returned, and
 // the next in line has had its turn.
 func TestDrainWithoutProgressIsUndone(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	s.pools(time.Second)
 	first := s.node("batch")
 	s.patchNode(first.Name, "", `{"metadata":{"labels":{"example.com/only":"here"}}}`)

@@ -84,7 +84,7 @@ func (c *crossing) want(s *story, most, waited int) {
 // take pods until it is their turn, and in the end all are done, with no pod fewer at any
 // time. The daemon is killed in the middle: the next goes on with those that have begun.
 func TestRebalancesStandInLine(t *testing.T) {
-	s := tell(long(t), controlplane.Options{Karpenter: true})
+	s := newStory(long(t), controlplane.Options{Karpenter: true})
 	s.pools(time.Second)
 	nodes, err := s.cluster.CreateNodes(s.ctx, "batch", 12)
 	s.must(err)
@@ -116,7 +116,7 @@ func TestRebalancesStandInLine(t *testing.T) {
 // In imds mode the processes on the nodes only mark. Two that are recommended in the same second
 // go one after the other.
 func TestRebalancesOfMarkedNodesStandInLine(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	s.pools(time.Second)
 	nodes, err := s.cluster.CreateNodes(s.ctx, "batch", 3)
 	s.must(err)
@@ -138,7 +138,7 @@ func TestRebalancesOfMarkedNodesStandInLine(t *testing.T) {
 // What is done is a matter of the node's pool, by an annotation of its NodePool, and else
 // of the flag. Where it is to cordon, the notice that comes later drains.
 func TestRebalancePolicyOfThePool(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := newStory(t, controlplane.Options{Karpenter: true, Audit: true})
 	policy := func(value string) map[string]string { return map[string]string{"spot-handler/rebalance": value} }
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{Name: "replaced", Weight: 90, Capacity: []string{controlplane.Spot, controlplane.OnDemand}, Annotations: policy("fallback")},
@@ -195,7 +195,7 @@ func TestRebalancePolicyOfThePool(t *testing.T) {
 // EC2 leaves the instances alone. What was set for the recommendation is undone after the
 // TTL; what an admin had set stays. No pod has been moved.
 func TestRecommendationThatComesToNothingIsUndone(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	nodes, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 3})
 	s.must(err)
 	plain, admins, noticed := nodes[0].Name, nodes[1].Name, nodes[2].Name

@@ -103,7 +103,7 @@ func (s *story) wantUntouched(was *corev1.Node) {
 // node is in service at the end, and everything says that it was a rehearsal. Its replacement is
 // rehearsed on next, and terminated.
 func TestRehearsalEndsWithTheNodeInService(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	s.pools(2 * time.Second)
 	node := s.node("batch")
 	const replicas = 4
@@ -200,7 +200,7 @@ func (s *story) wantClaimKept(node string) {
 // Ctrl-C in the middle, while a replacement boots: the node and its pods are as before, and the
 // replacement is returned. EC2 takes the next one over, and then the node goes.
 func TestRehearsalGivesWay(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	s.pools(6 * time.Second)
 	node := s.node("batch")
 	pods := s.service("web", 3, surge(3, nil))
@@ -238,7 +238,7 @@ func TestRehearsalGivesWay(t *testing.T) {
 // are in service at the end, whatever was required. Nobody drains the last: its rehearsal is
 // taken back.
 func TestRehearsalOfAStorm(t *testing.T) {
-	s := tell(t, controlplane.Options{})
+	s := newStory(t, controlplane.Options{})
 	const nodes = 20
 	storm := s.bare("storm", nodes, 4)
 	s.service("web", 2*nodes, surge(nodes, nil))

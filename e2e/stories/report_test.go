@@ -52,13 +52,13 @@ type recordedPod struct {
 }
 
 // EC2 takes a node at 40 s' notice, while somebody watches. The pods of a service are surged and
-// end gracefully; of a single one whose successor takes its time the service is without for a
+// end gracefully; of a single one whose replacement pod takes its time the service is without for a
 // while; one asks for more grace than there is; and one is refused by its budget to the end. What
 // the observer has recorded agrees with what the API server's audit log says of every pod, with
 // the daemon's record, and with what another watch saw of the services. What was required and was
 // not so sets the exit code.
 func TestObserverAgreesWithTheAuditLog(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 8)[0]
 	pods := map[string][]*corev1.Pod{
 		"web":  s.service("web", 3, quick),
@@ -97,16 +97,16 @@ func TestObserverAgreesWithTheAuditLog(t *testing.T) {
 	if want := (result{rec.Pods.Graceful, rec.Pods.Truncated, rec.Pods.Forced, rec.Pods.Left}); got != want || got != (result{graceful: 4, truncated: 1, left: 1}) {
 		t.Errorf("recorded %+v, the daemon %+v, want 4 graceful, 1 truncated, 1 left", got, want)
 	}
-	told := map[string]recordedPod{}
+	reported := map[string]recordedPod{}
 	for _, p := range n.Pods {
-		told[p.UID] = p
+		reported[p.UID] = p
 	}
-	s.wantAsAudited(told)
-	if p := told[string(pods["db"][0].UID)]; p.Outcome != "left" || p.Refusal == nil || !strings.Contains(p.Refusal.Reason, "The disruption budget db needs 1 healthy pods") {
+	s.wantAsAudited(reported)
+	if p := reported[string(pods["db"][0].UID)]; p.Outcome != "left" || p.Refusal == nil || !strings.Contains(p.Refusal.Reason, "The disruption budget db needs 1 healthy pods") {
 		t.Errorf("pod of db: %+v, want it refused by its budget", p)
 	}
 	for _, pod := range pods["web"] {
-		if told[string(pod.UID)].Surged == nil {
+		if reported[string(pod.UID)].Surged == nil {
 			t.Errorf("pod %s was not seen surged", pod.Name)
 		}
 	}
@@ -136,7 +136,7 @@ func TestObserverAgreesWithTheAuditLog(t *testing.T) {
 }
 
 // wantAsAudited compares each recorded pod with the requests for it that the API server took.
-func (s *story) wantAsAudited(told map[string]recordedPod) {
+func (s *story) wantAsAudited(reported map[string]recordedPod) {
 	s.Helper()
 	evicted, refused := map[string]request{}, map[string]bool{}
 	for _, r := range s.requests(func(r request) bool { return r.ObjectRef.Subresource == "eviction" }) {
@@ -147,7 +147,7 @@ func (s *story) wantAsAudited(told map[string]recordedPod) {
 			refused[uid] = true
 		}
 	}
-	for uid, p := range told {
+	for uid, p := range reported {
 		r, has := evicted[uid]
 		switch {
 		case p.Outcome == "left":

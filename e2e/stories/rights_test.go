@@ -36,7 +36,7 @@ func TestEveryRightOfTheChartIsUsed(t *testing.T) {
 		{"imds", markAccount, []string{"imds", "--drain=false"}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := tell(long(t), controlplane.Options{Karpenter: true, Audit: true})
+			s := newStory(long(t), controlplane.Options{Karpenter: true, Audit: true})
 			// No pool names its fallback: all are looked at to choose one.
 			s.must(s.cluster.CreatePools(s.ctx,
 				controlplane.PoolSpec{Name: "batch", Weight: 100, CPUs: 16, Boot: time.Second},
@@ -101,7 +101,7 @@ func TestEveryRightOfTheChartIsUsed(t *testing.T) {
 	}
 }
 
-// source tells the daemon of interruptions, by either way.
+// source delivers interruptions to the daemon, by either way.
 type source struct {
 	args                 []string
 	imdsURL, sqsURL      string

@@ -15,7 +15,7 @@ import (
 // is bought. Of a second node they fit too, but the room goes while they move: then a
 // replacement is requested after all, and no pod is without a place.
 func TestNoReplacementWhereThereIsRoom(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := newStory(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(2 * time.Second)
 	nodes, err := s.cluster.CreateNodes(s.ctx, "batch", 3)
 	s.must(err)

@@ -81,7 +81,7 @@ func (s *story) waitNoRecord(node string) *corev1.Node {
 // has come, here by a daemon with a longer one, the node is drained, also by a process that
 // never saw the message.
 func TestScheduledEventIsDrainedBeforeItsWindow(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 4)[0]
 	pods := s.service("web", 4, quick)
 	server, queue := s.sqs()
@@ -121,11 +121,11 @@ func TestScheduledEventIsDrainedBeforeItsWindow(t *testing.T) {
 // drain, for one when it is drained. Both are as before, pods come back, and what an admin
 // had set himself stays: the cordon, and the label for load balancers.
 func TestCanceledMaintenanceUncordons(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	drained := s.bare("drained", 1, 2)[0]
 	pods := s.service("web", 4, quick) // fills its node
 	full := s.bare("full", 1, 2)[0]
-	// No budget lets these go, and nothing takes their successors.
+	// No budget lets these go, and nothing takes their replacement pods.
 	stuck := s.service("stuck", 2, surge(2, func(d *controlplane.DeploymentSpec) {
 		d.NodeSelector, d.BudgetMinAvailable = map[string]string{corev1.LabelHostname: full.Name}, budget(2)
 	}))
@@ -183,7 +183,7 @@ func TestCanceledMaintenanceUncordons(t *testing.T) {
 // too, and wakes up with the boot id that it had. One node is Karpenter's: its NodeClaim
 // is not touched, though its pods have been replaced elsewhere.
 func TestRebootedNodeIsUncordoned(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true, Karpenter: true})
+	s := newStory(t, controlplane.Options{Audit: true, Karpenter: true})
 	reboots, stops, admins := s.bare("reboots", 1, 2)[0], s.bare("stops", 1, 2)[0], s.bare("admins", 1, 2)[0]
 	s.patchNode(admins.Name, "", `{"metadata":{"labels":{"`+interruption.ExcludeFromLoadBalancers+`":"admin"}}}`)
 	sleeps := s.bare("sleeps", 1, 2)[0]

@@ -34,7 +34,7 @@ func (s *story) die(node string) {
 // A machine stops, and another shuts down: its pods go at once, with what grace is left,
 // which is none but the second that keeps the API server from forgetting them.
 func TestStoppingInstanceIsDrainedAtOnce(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	stops, ends := s.bare("stops", 1, 2)[0], s.bare("ends", 1, 2)[0]
 	pods := uids(s.service("web", 4, func(d *controlplane.DeploymentSpec) { quick(d); d.Grace = time.Minute }))
 	s.bare("spare", 1, 8)
@@ -65,7 +65,7 @@ func TestStoppingInstanceIsDrainedAtOnce(t *testing.T) {
 // before, the control plane lets go of both. Of the other EC2 says that it has stopped: it
 // may come back. A third lives, whatever is said of it.
 func TestTerminatedInstanceLetsGoOfItsVolumes(t *testing.T) {
-	s := tellApart(t, controlplane.Options{Audit: true})
+	s := newStoryApart(t, controlplane.Options{Audit: true})
 	nodes, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 2, Prefix: "dead", Annotations: controlplane.AttachesVolumes})
 	s.must(err)
 	terminated, stopped := nodes[0].Name, nodes[1].Name
@@ -139,7 +139,7 @@ func TestTerminatedInstanceLetsGoOfItsVolumes(t *testing.T) {
 // Everything is said of one instance, some of it twice: it is one record, of the strongest
 // kind and with the earliest deadline, one drain, and no message stays.
 func TestSeveralKindsAreOneInterruption(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := newStory(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 4)[0]
 	pods := uids(s.service("web", 4, quick))
 	s.bare("spare", 1, 8)

@@ -20,7 +20,7 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// What people see who ask `spot-handler status` while something else is told.
+// What `spot-handler status` shows while another story runs.
 
 // statusList and statusStory are what programs read of `status -o json`.
 type statusList struct {
@@ -77,7 +77,7 @@ func (s *story) status(result any, args ...string) {
 	}
 }
 
-// wantStatusOfBooting checks what people are told of a node whose pods wait for a replacement
+// wantStatusOfBooting checks what status shows of a node whose pods wait for a replacement
 // that boots: by the command and, with it as a plugin, by kubectl.
 func (s *story) wantStatusOfBooting(node string, pods int) {
 	s.Helper()
@@ -104,22 +104,22 @@ func (s *story) wantStatusOfBooting(node string, pods int) {
 		s.Errorf("want %d pods that wait for the replacement: %+v", pods, one)
 	}
 
-	var told statusStory
+	var shown statusStory
 	// That of the notice might have ended with the process that was killed.
 	s.eventually("the Event of the replacement", func() bool {
-		told = statusStory{}
-		s.status(&told, "--node="+node)
-		for _, e := range told.Events {
+		shown = statusStory{}
+		s.status(&shown, "--node="+node)
+		for _, e := range shown.Events {
 			if e.Reason == "ReplacementRequested" {
 				return true
 			}
 		}
 		return false
 	})
-	if len(told.OnNode) != pods || len(told.Unread) > 0 {
-		s.Errorf("want %d pods and nothing unread: %+v", pods, told)
+	if len(shown.OnNode) != pods || len(shown.Unread) > 0 {
+		s.Errorf("want %d pods and nothing unread: %+v", pods, shown)
 	}
-	for _, p := range told.OnNode {
+	for _, p := range shown.OnNode {
 		if p.Next != "hold" || p.WaitsFor == "" {
 			s.Errorf("pod %s: %q, %q; want it held", p.Name, p.Next, p.WaitsFor)
 		}
@@ -180,22 +180,22 @@ func (s *story) watchStatus() (end func() []statusList) {
 	}
 }
 
-// wantStatusOfEnded checks that people are told of the ends that the records tell, of Nodes that are there.
+// wantStatusOfEnded checks that status shows the ends that the records of existing Nodes name.
 func (s *story) wantStatusOfEnded(want map[string]result) {
 	s.Helper()
 	var list statusList
 	s.status(&list)
-	told := map[string]statusOf{}
+	shown := map[string]statusOf{}
 	for _, one := range list.Interruptions {
-		told[one.Node] = one
+		shown[one.Node] = one
 	}
 	for node, w := range want {
-		one, is := told[node]
+		one, is := shown[node]
 		if _, err := s.cluster.Client.CoreV1().Nodes().Get(s.ctx, node, metav1.GetOptions{}); !is && apierrors.IsNotFound(err) {
 			continue
 		}
 		if p := one.Pods; !one.Over || one.Result == "" || one.SlackSeconds == nil || p.Total != w.total() || (result{p.Graceful, p.Truncated, p.Forced, p.Left}) != w {
-			s.Errorf("status tells of %s: %+v, want %+v", node, one, w)
+			s.Errorf("status shows %s: %+v, want %+v", node, one, w)
 		}
 	}
 }

@@ -40,32 +40,32 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// tell gives a story an empty cluster that others have used before. Stories run side by
+// newStory gives a story an empty cluster that others have used before. Stories run side by
 // side, and each has its cluster to itself.
-func tell(t *testing.T, options controlplane.Options) *story {
+func newStory(t *testing.T, options controlplane.Options) *story {
 	t.Helper()
 	next.take(t, turn{kind: kindOf(options), returns: true})
-	return newStory(t, controlplane.Borrow(t, options))
+	return storyIn(t, controlplane.Borrow(t, options))
 }
 
-// tellApart is tell for a story that leaves traces which no deletion of objects removes: in
+// newStoryApart is newStory for a story that leaves traces which no deletion of objects removes: in
 // what the API server admits and defines, in the volumes that controllers believe attached,
 // or in the processes. Nobody else uses its cluster afterwards.
-func tellApart(t *testing.T, options controlplane.Options) *story {
+func newStoryApart(t *testing.T, options controlplane.Options) *story {
 	t.Helper()
 	next.take(t, turn{kind: kindOf(options)})
-	return newStory(t, controlplane.Take(t, options))
+	return storyIn(t, controlplane.Take(t, options))
 }
 
-// tellLarge is for a story of hundreds of nodes or pods, with a cluster of its own: half as many
+// newLargeStory is for a story of hundreds of nodes or pods, with a cluster of its own: half as many
 // others run meanwhile.
-func tellLarge(t *testing.T, options controlplane.Options) *story {
+func newLargeStory(t *testing.T, options controlplane.Options) *story {
 	t.Helper()
 	next.take(t, turn{large: true})
-	return newStory(t, controlplane.ForTest(t, options))
+	return storyIn(t, controlplane.ForTest(t, options))
 }
 
-func newStory(t *testing.T, cluster *controlplane.Cluster) *story {
+func storyIn(t *testing.T, cluster *controlplane.Cluster) *story {
 	t.Helper()
 	s := &story{T: t, ctx: t.Context(), cluster: cluster}
 	t.Cleanup(s.nothingForbidden)
@@ -128,7 +128,7 @@ const (
 	pollLatest  = 250 * time.Millisecond
 )
 
-// within polls until ok says so, and tells the state of things if it never does.
+// within polls until ok says so, and reports the state of things if it never does.
 func (s *story) within(what string, limit time.Duration, ok func() bool, state func() string) {
 	s.Helper()
 	began := time.Now()

@@ -19,13 +19,13 @@ import (
 // goes and the next one boots, under a budget that lets pods go one at a time. Nor does its
 // Service ever have fewer endpoints: what follows those sends requests to surged pods, too.
 func TestSurgeMovesAServiceWithoutADip(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := newStory(t, controlplane.Options{Karpenter: true})
 	s.pools(8 * time.Second)
 	node := s.node("batch")
 	s.service("web", 8, func(d *controlplane.DeploymentSpec) {
 		d.BudgetMaxUnavailable = budget(1)
 		d.MaxSurge = budget(8)
-		d.MinReadySeconds = 10 // for the budget's controller to count a successor before a pod goes, on a busy machine too
+		d.MinReadySeconds = 10 // for the budget's controller to count a replacement pod before a pod goes, on a busy machine too
 	})
 	if on := len(s.podsOn(node.Name, "web")); on != 8 {
 		t.Fatalf("%d pods on the node, want all 8", on)
@@ -47,7 +47,7 @@ func TestSurgeMovesAServiceWithoutADip(t *testing.T) {
 		t.Errorf("not all 8 pods left gracefully: %v", drained)
 	}
 	if refused := s.metric(d, `spot_handler_evictions_total{code="429"}`); refused != 0 {
-		t.Errorf("%v evictions refused by the budget, want none: the successors were there", refused)
+		t.Errorf("%v evictions refused by the budget, want none: the replacement pods were there", refused)
 	}
 	pods, err := s.cluster.WaitReady(s.ctx, "default", "web", 8)
 	s.must(err)

@@ -23,9 +23,9 @@ import (
 // A tenant with the built-in role `edit` in one namespace makes a spot-handler of their own there,
 // with every label of the chart's, owners whose names are commands, and Events about the pods of
 // others; and a node's kubelet writes control sequences into its record. Nothing of it reaches
-// what an operator is shown or told to run.
+// what an operator is shown, or asked to run.
 func TestCommandsTrustNoTenant(t *testing.T) {
-	s := tell(t, controlplane.Options{})
+	s := newStory(t, controlplane.Options{})
 	node := s.bare("spot", 1, 4)[0]
 	s.must(s.cluster.Announce(s.ctx, namespace, "spot-handler-queue", "queue", "--queue-url=http://queue", "--margin=7s", "--webhook-url-file=/dev/zero"))
 	s.service("web", 1, func(d *controlplane.DeploymentSpec) { quick(d); d.Pool = "" })
@@ -98,7 +98,7 @@ func TestCommandsTrustNoTenant(t *testing.T) {
 		t.Errorf("of two installations: exit code %d:\n%s", code, out)
 	}
 	if out, _ := s.command("plan", node.Name, "--daemon-namespace=other"); !strings.Contains(out, "the settings of pod other/") {
-		t.Errorf("not told which:\n%s", out)
+		t.Errorf("does not say which:\n%s", out)
 	}
 }
 

@@ -50,7 +50,7 @@ func (q *turns) open() {
 
 // long is for a test that takes over a minute: it is one of the first.
 //
-//	s := tell(long(t), controlplane.Options{})
+//	s := newStory(long(t), controlplane.Options{})
 func long(t *testing.T) *testing.T {
 	next.mu.Lock()
 	defer next.mu.Unlock()

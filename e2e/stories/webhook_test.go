@@ -126,7 +126,7 @@ func textOf(s *story, body string) string {
 // the receiver hangs, and answers 500 after that, the drain goes on. The Secret is rotated without a restart, and
 // nothing of it is in any log.
 func TestWebhookThroughProxyFromSecret(t *testing.T) {
-	s := tell(t, controlplane.Options{})
+	s := newStory(t, controlplane.Options{})
 	nodes, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 1})
 	s.must(err)
 	s.service("web", 3, nil)
@@ -233,10 +233,10 @@ func TestWebhookThroughProxyFromSecret(t *testing.T) {
 	}
 }
 
-// A DaemonSet that only marks tells nobody: the drainer tells of the notice and of the outcome,
+// A DaemonSet that only marks notifies nobody: the drainer announces the notice and the outcome,
 // once each, though both sources announce the interruption.
 func TestWebhookOfMarkerAndDrainer(t *testing.T) {
-	s := tell(t, controlplane.Options{})
+	s := newStory(t, controlplane.Options{})
 	nodes, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 1})
 	s.must(err)
 	node := nodes[0]

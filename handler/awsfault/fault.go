@@ -114,7 +114,7 @@ var codes = map[string]Reason{
 	"KmsThrottled": Throttled, "KMS.ThrottlingException": Throttled,
 }
 
-// reasonOf tells from the SDK's error why the call failed: by the service's code, else by
+// reasonOf finds in the SDK's error why the call failed: by the service's code, else by
 // the status, else by what became of the connection. Texts do not count.
 func reasonOf(err error) Reason {
 	if otherCall(err) {

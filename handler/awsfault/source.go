@@ -108,13 +108,13 @@ func Pauses(first, longest time.Duration, jitter float64) *backoff.ExponentialBa
 // quiet is for how long a reason is not news again when it comes and goes.
 const quiet = time.Minute
 
-// A Reporter tells news from more of the same: a fault is worth a line in the log when its
+// A Reporter separates news from more of the same: a fault is worth a line in the log when its
 // reason changes. The zero value is ready, and safe for concurrent use.
 type Reporter struct {
 	mu    sync.Mutex
 	last  Reason
 	said  map[Reason]time.Time
-	owing bool // a fault was news whose end was not told
+	owing bool // a fault was news whose end was not reported
 }
 
 // Changed reports whether a fault of that reason is news.

@@ -107,16 +107,16 @@ func (d *dry) story(t *testing.T, n interruption.Notice) (verdict interruption.V
 }
 
 const (
-	tellsRecord, tellsWait, tellsCordon = "would record", "would wait", "would cordon"
-	tellsRequest, tellsPod, tellsHook   = "would request replacement", "pod", "would complete lifecycle hook"
-	tellsKeep, tellsRelease             = "would keep node", "would release node"
+	logsRecord, logsWait, logsCordon = "would record", "would wait", "would cordon"
+	logsRequest, logsPod, logsHook   = "would request replacement", "pod", "would complete lifecycle hook"
+	logsKeep, logsRelease            = "would keep node", "would release node"
 )
 
 // Every kind has its story, in the order in which it would happen.
 func TestDryRunOfEachKind(t *testing.T) {
 	soon, later := time.Now().Add(2*time.Minute), time.Now().Add(48*time.Hour)
 	hook := &interruption.Hook{Group: "workers", Name: "drain", Token: "t"}
-	whole := []string{tellsRecord, tellsCordon, tellsRequest, tellsPod, tellsRelease}
+	whole := []string{logsRecord, logsCordon, logsRequest, logsPod, logsRelease}
 	for name, tt := range map[string]struct {
 		notice interruption.Notice
 		change func(*setup)
@@ -124,30 +124,30 @@ func TestDryRunOfEachKind(t *testing.T) {
 	}{
 		"spot interruption": {interruption.Notice{Kind: interruption.SpotInterruption, Action: interruption.ActionTerminate, Deadline: soon}, nil, whole},
 		"spot interruption, stop": {interruption.Notice{Kind: interruption.SpotInterruption, Action: interruption.ActionStop, Deadline: soon}, nil,
-			[]string{tellsRecord, tellsCordon, tellsRequest, tellsPod, tellsKeep}},
+			[]string{logsRecord, logsCordon, logsRequest, logsPod, logsKeep}},
 		"spot interruption, hibernate": {interruption.Notice{Kind: interruption.SpotInterruption, Action: interruption.ActionHibernate, Deadline: time.Now()}, nil,
-			[]string{tellsRecord, tellsCordon, tellsRequest, tellsPod, tellsKeep}},
+			[]string{logsRecord, logsCordon, logsRequest, logsPod, logsKeep}},
 		"capacity reservation": {interruption.Notice{Kind: interruption.CapacityReservationInterruption, Action: interruption.ActionTerminate, Deadline: soon}, nil, whole},
 		"rebalance": {interruption.Notice{Kind: interruption.RebalanceRecommendation}, nil,
-			[]string{tellsRecord, tellsWait, tellsCordon, tellsRequest, tellsPod, tellsRelease}},
+			[]string{logsRecord, logsWait, logsCordon, logsRequest, logsPod, logsRelease}},
 		"rebalance, cordon": {interruption.Notice{Kind: interruption.RebalanceRecommendation}, func(o *setup) { o.rules.Rebalance = interruption.RebalanceCordon },
-			[]string{tellsRecord, tellsCordon, "would move no pod"}},
+			[]string{logsRecord, logsCordon, "would move no pod"}},
 		"rebalance, ignore": {interruption.Notice{Kind: interruption.RebalanceRecommendation}, func(o *setup) { o.rules.Rebalance = interruption.RebalanceIgnore },
 			[]string{"would do nothing"}},
 		"maintenance": {interruption.Notice{Kind: interruption.ScheduledEvent, Action: interruption.ActionReboot, Deadline: later}, nil,
-			[]string{tellsRecord, tellsWait, tellsCordon, tellsRequest, tellsPod, tellsKeep}},
+			[]string{logsRecord, logsWait, logsCordon, logsRequest, logsPod, logsKeep}},
 		"retirement": {interruption.Notice{Kind: interruption.ScheduledEvent, Action: interruption.ActionRetirement, Deadline: soon}, nil, whole},
 		"hook": {interruption.Notice{Kind: interruption.InstanceTerminating, Deadline: soon, Hook: hook}, nil,
-			[]string{tellsRecord, tellsCordon, tellsRequest, tellsPod, tellsHook, tellsRelease}},
+			[]string{logsRecord, logsCordon, logsRequest, logsPod, logsHook, logsRelease}},
 		"hook, cordon only": {interruption.Notice{Kind: interruption.InstanceTerminating, Deadline: soon, Hook: hook}, func(o *setup) { o.CordonOnly = true },
-			[]string{tellsRecord, tellsCordon, "would move no pod", tellsHook}},
+			[]string{logsRecord, logsCordon, "would move no pod", logsHook}},
 		"shutting down": {interruption.Notice{Kind: interruption.StateChange, Action: interruption.ActionShuttingDown, Deadline: time.Now()}, nil, whole},
 		"stopped": {interruption.Notice{Kind: interruption.StateChange, Action: interruption.ActionStopped, Deadline: time.Now()}, nil,
-			[]string{tellsRecord, tellsCordon, tellsRequest, tellsPod, tellsKeep}},
+			[]string{logsRecord, logsCordon, logsRequest, logsPod, logsKeep}},
 		"terminated": {interruption.Notice{Kind: interruption.StateChange, Action: interruption.ActionTerminated, Deadline: time.Now()}, nil,
-			[]string{tellsRecord, tellsCordon, "would mark node out of service", tellsRequest, tellsPod, tellsRelease}},
+			[]string{logsRecord, logsCordon, "would mark node out of service", logsRequest, logsPod, logsRelease}},
 		"stale": {interruption.Notice{Kind: interruption.SpotInterruption, InstanceID: "i-a", Deadline: time.Now().Add(-time.Hour)}, nil,
-			[]string{tellsRecord, tellsCordon, tellsRequest, tellsPod, tellsRelease}}, // the tests' Node is not Ready
+			[]string{logsRecord, logsCordon, logsRequest, logsPod, logsRelease}}, // the tests' Node is not Ready
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDry(t, tt.change)
@@ -161,12 +161,12 @@ func TestDryRunOfEachKind(t *testing.T) {
 					t.Errorf("%s: of node %v and kind %v", message, line["node"], line["kind"])
 				}
 			}
-			if recorded, ok := lines[tellsRecord]; ok && (recorded["event_id"] != "event-1" || recorded["ec2_action"] != tt.notice.Action) {
+			if recorded, ok := lines[logsRecord]; ok && (recorded["event_id"] != "event-1" || recorded["ec2_action"] != tt.notice.Action) {
 				t.Errorf("recorded %v", recorded)
 			}
 			if name == "maintenance" {
-				if want := later.Add(-30 * time.Minute).Format(time.RFC3339); lines[tellsWait]["begin"] != want {
-					t.Errorf("begins %v, want %s", lines[tellsWait]["begin"], want)
+				if want := later.Add(-30 * time.Minute).Format(time.RFC3339); lines[logsWait]["begin"] != want {
+					t.Errorf("begins %v, want %s", lines[logsWait]["begin"], want)
 				}
 			}
 			if verdict, logged, _ := d.story(t, tt.notice); name != "rebalance, ignore" && (verdict != interruption.Duplicate || len(logged) > 0) {
@@ -208,7 +208,7 @@ func TestDryRunOfHooksAlone(t *testing.T) {
 		if n.Hook.Launching {
 			want = interruption.Ignored
 		}
-		if verdict != want || !cmp.Equal(logged, []string{tellsHook}) || lines[tellsHook]["group"] != "workers" || lines[tellsHook]["hook"] != "drain" {
+		if verdict != want || !cmp.Equal(logged, []string{logsHook}) || lines[logsHook]["group"] != "workers" || lines[logsHook]["hook"] != "drain" {
 			t.Errorf("%s: %s, %v", name, verdict, lines)
 		}
 	}
@@ -260,10 +260,10 @@ func TestDryRunOfReplacement(t *testing.T) {
 			recommended.Replacement = tt.recorded
 			d.seen.Add("node-a", recommended)
 			_, _, lines := d.story(t, notice)
-			if got := lines[tellsRequest]; got["backend"] != tt.want.Backend || got["reason"] != tt.want.Reason || got["replacement"] != tt.want.Name || requests != tt.requests {
+			if got := lines[logsRequest]; got["backend"] != tt.want.Backend || got["reason"] != tt.want.Reason || got["replacement"] != tt.want.Name || requests != tt.requests {
 				t.Errorf("after %d requests, want %d: %v", requests, tt.requests, got)
 			}
-			if reason := lines[tellsPod]["reason"]; reason != tt.pod {
+			if reason := lines[logsPod]["reason"]; reason != tt.pod {
 				t.Errorf("the pod: %v, want: %s", reason, tt.pod)
 			}
 		})

@@ -154,7 +154,7 @@ func TestSameAnnouncementIsNoLaterLife(t *testing.T) {
 
 // Both sources announce a hibernation, each a moment after it has begun. That is one
 // interruption until the instance is awake. What comes then is about its next run.
-func TestHibernationIsToldTwice(t *testing.T) {
+func TestHibernationIsAnnouncedTwice(t *testing.T) {
 	sleep := Notice{Kind: SpotInterruption, Source: IMDS, EventID: "imds", Action: ActionHibernate, Noticed: t0, Received: t0, Deadline: t0}
 	rec := NewRecord(sleep)
 	rec.Phase, rec.Boot = Drained, "boot-1"
@@ -166,7 +166,7 @@ func TestHibernationIsToldTwice(t *testing.T) {
 	}
 	again.Noticed = t0.Add(9 * time.Hour)
 	if woke := t0.Add(8 * time.Hour); !again.ofNextRun(rec, "boot-1", woke) || sleep.ofNextRun(rec, "boot-1", woke) {
-		t.Errorf("%+v is not told from what %s has", again, rec)
+		t.Errorf("%+v cannot be told apart from what %s has", again, rec)
 	}
 }
 

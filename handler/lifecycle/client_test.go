@@ -180,7 +180,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// Every cluster hears about every group. A role bound to its own cluster's groups refuses those
+// Every cluster gets the notices of every group. A role bound to its own cluster's groups refuses those
 // of others: that is no fault of the role, and does not count as one.
 func TestRefusedForAnotherClustersGroup(t *testing.T) {
 	g := waiting(t)

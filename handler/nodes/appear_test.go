@@ -16,7 +16,7 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// watched shows what the test tells it.
+// watched shows what the test gives it.
 type watched struct{ changes *watch.FakeWatcher }
 
 func (watched) List(context.Context, metav1.ListOptions) (*corev1.NodeList, error) {
@@ -61,7 +61,7 @@ func TestAddresses(t *testing.T) {
 	})
 }
 
-// An instance is told of once, when its Node says that it is that, and is found by then; and once
+// An instance is reported once, when its Node says that it is that, and is found by then; and once
 // when it is no Node any more.
 func TestInstancesThatAppear(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestInstancesThatAppear(t *testing.T) {
 			defer mu.Unlock()
 			appeared = append(appeared, instance)
 			if _, ok := x.Find(interruption.Notice{InstanceID: instance}); !ok {
-				t.Errorf("%s is told of before it can be found", instance)
+				t.Errorf("%s is reported before it can be found", instance)
 			}
 		})
 		x.OnGone(func(instance string) {

@@ -28,7 +28,7 @@ import (
 // eventServer keeps the requests that write Events, and answers as the API server does.
 type eventServer struct {
 	mu       sync.Mutex
-	requests []string // method, path and what tells one Event from another
+	requests []string // method, path and what distinguishes one Event from another
 	gone     bool     // the Events written before have expired
 	hangUp   int      // so many requests get no answer
 }

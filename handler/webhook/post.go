@@ -189,7 +189,7 @@ func (w *Sender) post(ctx context.Context, body []byte) error {
 	return readAnswer(resp, target, string(answer))
 }
 
-// readAnswer tells from an answer whether to try again: on 429 and 5xx, and where the request
+// readAnswer says whether to try again: on 429 and 5xx, and where the request
 // did not arrive in time.
 func readAnswer(resp *http.Response, target *url.URL, answer string) error {
 	status := resp.StatusCode

@@ -152,7 +152,7 @@ func TestNoticeAndOutcome(t *testing.T) {
 }
 
 // A receiver that is unreachable, overloaded or asks for a pause is tried again until it takes
-// the webhook. What is told never waits for it, and the outcome comes after the notice.
+// the webhook. Notifying never waits for it, and the outcome comes after the notice.
 func TestRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &receiver{answer: func(n int) (*http.Response, error) {
@@ -172,7 +172,7 @@ func TestRetry(t *testing.T) {
 		w.Notify(notify.Noticed(node, rec))
 		w.Notify(notify.Ended(node, notify.ReasonDrained, interruption.Pods{}, 0))
 		if took := time.Since(start); took != 0 {
-			t.Errorf("telling took %s", took)
+			t.Errorf("notifying took %s", took)
 		}
 		time.Sleep(time.Minute)
 		got := r.got()

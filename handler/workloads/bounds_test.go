@@ -245,7 +245,7 @@ func TestAnotherEventIsNews(t *testing.T) {
 	})
 }
 
-// Pods of a gang are notified of the end of their own node, and the others of it hear nothing: nobody
+// Pods of a gang are notified of the end of their own node, and the others of it are not: nobody
 // looks them up.
 func TestGangOnTwoNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -82,8 +82,8 @@ func TestRecipeForTorchrun(t *testing.T) {
 			"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port)
 		addresses, outs = append(addresses, address), append(outs, out)
 	}
-	for told := range 2 {
-		if when, result := tell(t, addresses[told]); when != "" || result != resultDelivered {
+	for i := range 2 {
+		if when, result := tell(t, addresses[i]); when != "" || result != resultDelivered {
 			t.Errorf("%q, %s", when, result)
 		}
 		if first, second := waitFor(t, outs[0], "saved "), waitFor(t, outs[1], "saved "); first != second {

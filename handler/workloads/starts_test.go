@@ -160,7 +160,7 @@ func clientThrough(t *testing.T, api http.RoundTripper, gv schema.GroupVersion, 
 	return client
 }
 
-// forgiving hears the Events of a drain, of which this is not about.
+// forgiving takes the Events of a drain, which this is not about.
 type forgiving struct{}
 
 func (forgiving) EvictionBlocked(string, *corev1.Pod, string)             {}
@@ -243,7 +243,7 @@ func drainCrowd(t *testing.T, ask bool) (found drained) {
 				before := time.Now()
 				notifier.Notify(t.Context(), interrupted(deadline), view.Plan)
 				if took := time.Since(before); took > 0 {
-					t.Errorf("the drain has waited %s for pods to be told", took)
+					t.Errorf("the drain has waited %s for pods to be notified", took)
 				}
 				status, _ := drainer.Drain(t.Context(), "node-a", in, drain.View{})
 				if ended = status.Moved && status.Total > 0; !status.Next.IsZero() {
@@ -271,7 +271,7 @@ func drainCrowd(t *testing.T, ask bool) (found drained) {
 }
 
 // Whether and how pods answer moves no start by a moment, but that of a pod that wants to go now.
-// All that ask hear in the same second, however long some of them take. Pods that did not ask
+// All that ask are notified in the same second, however long some of them take. Pods that did not ask
 // cost nothing.
 func TestReceiversMoveNoStart(t *testing.T) {
 	with, without := drainCrowd(t, true), drainCrowd(t, false)

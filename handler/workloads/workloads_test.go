@@ -54,7 +54,7 @@ func TestNews(t *testing.T) {
 // A pod is notified, answers, carries the annotations, and is notified when it was all for nothing; a pod
 // that did not ask, or that is gone, is not. A new process that has notified nobody goes by the
 // annotations.
-func TestTellAndCancel(t *testing.T) {
+func TestNotifyAndCancel(t *testing.T) {
 	var mu sync.Mutex
 	var heard []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -25,7 +25,7 @@ func endedElsewhere(r Round) (broken []string) {
 	return broken
 }
 
-// notified: a pod that asks hears of its node's end before it is evicted, if nothing was broken
+// notified: a pod that asks is notified before it is evicted, if nothing was broken
 // for long enough before.
 func notified(r Round) (broken []string) {
 	for _, l := range r.Losses {

@@ -43,7 +43,7 @@ func TestKeyFollowsPins(t *testing.T) {
 	check("another go.mod", "-s")
 }
 
-func TestLinkFlagsTellVersion(t *testing.T) {
+func TestLinkFlagsNameVersion(t *testing.T) {
 	dir := t.TempDir()
 	content := "module x\n\nrequire (\n\tk8s.io/klog v1.0.0 // indirect\n\tk8s.io/kubernetes v1.36.3 // indirect\n)\n"
 	if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte(content), 0o644); err != nil {

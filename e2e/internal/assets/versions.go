@@ -101,7 +101,7 @@ func kubernetesFlags(moduleDir string) (string, error) {
 // stripped leaves symbols and DWARF out, which halves the programs.
 const stripped = "-s -w"
 
-// helmFlags tell version 3 what `make` tells it in a release: its own version, and
+// helmFlags give version 3 what `make` gives it in a release: its own version, and
 // that of the Kubernetes that it takes for granted where it does not ask a cluster.
 // Otherwise that is 1.20. Version 4 reads both from its build information.
 func helmFlags(moduleDir string) (string, error) {

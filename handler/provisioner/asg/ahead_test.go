@@ -16,9 +16,9 @@ func recommended(r *interruption.Record) {
 	r.Kind, r.Deadline = interruption.RebalanceRecommendation, time.Time{}
 }
 
-// A group with Capacity Rebalancing launches the successor of an instance on the rebalance
+// A group with Capacity Rebalancing launches the replacement of an instance on the rebalance
 // recommendation, on top of its desired capacity. Then it launches nothing for an instance that leaves.
-func TestSuccessorLaunchedAhead(t *testing.T) {
+func TestReplacementLaunchedAhead(t *testing.T) {
 	notice := func(*interruption.Record) {}
 	scenes := map[string]struct {
 		desired int32
@@ -107,9 +107,9 @@ func TestSuccessorLaunchedAhead(t *testing.T) {
 	}
 }
 
-// Two instances are recommended, and the group has launched a successor for each. Their turns come one
+// Two instances are recommended, and the group has launched a replacement for each. Their turns come one
 // after the other, and each gets one of the two.
-func TestEachInstanceGetsItsSuccessor(t *testing.T) {
+func TestEachInstanceGetsItsReplacement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := start(t, newCloud())
 		k.put("workers", "InService", id(1), id(2), id(3))
@@ -138,8 +138,8 @@ func TestEachInstanceGetsItsSuccessor(t *testing.T) {
 	})
 }
 
-// A process that takes over finds the successor that was there before the notice.
-func TestSuccessorLaunchedAheadAfterATakeover(t *testing.T) {
+// A process that takes over finds the replacement that was there before the notice.
+func TestReplacementLaunchedAheadAfterATakeover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := start(t, newCloud())
 		k.desired["workers"] = 1

@@ -30,7 +30,7 @@
 //
 // The replacements of one group are interchangeable. A Node that is Ready counts as one if its
 // instance is in the group, if it replaces no other node, and if the group launched it since the
-// notice, or ahead of that: with Capacity Rebalancing a group launches the successor on the rebalance
+// notice, or ahead of that: with Capacity Rebalancing a group launches the replacement on the rebalance
 // recommendation, on top of its desired capacity, and nothing when the instance leaves. So the newest
 // of what it has in excess are replacements, too. The node with the nearest deadline gets the first.
 // What has been given out stands in the records, so a later process does not give it out again.

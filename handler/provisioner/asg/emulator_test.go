@@ -149,7 +149,7 @@ func TestEmulatedTermination(t *testing.T) {
 	}
 	server.Fail(asgemu.Fault{Effect: asgemu.Throttled, Times: 1, Action: "TerminateInstances"})
 	if err := release(0); err == nil || !strings.Contains(err.Error(), "RequestLimitExceeded") {
-		t.Errorf("got %v, want to be told of throttling", err)
+		t.Errorf("got %v, want throttling", err)
 	}
 	for range 2 { // again is no error
 		if err := release(0); err != nil {
@@ -168,7 +168,7 @@ func TestEmulatedTermination(t *testing.T) {
 	}
 }
 
-// With Capacity Rebalancing the group has launched the successors before the instances leave.
+// With Capacity Rebalancing the group has launched the replacements before the instances leave.
 func TestEmulatedCapacityRebalancing(t *testing.T) {
 	server, k := emulated(t)
 	const n = 30

@@ -118,7 +118,7 @@ func (b *Backend) match(ctx context.Context) error {
 	// Without a baseline a Node of the group that has joined is good enough: pods wait for it.
 	inspectErr := b.inspect(ctx, slices.Compact(groups))
 	first := slices.MinFunc(waiting, func(x, y *entry) int { return x.since.Compare(y.since) })
-	joined := slices.DeleteFunc(b.successors(first.since), func(n *corev1.Node) bool {
+	joined := slices.DeleteFunc(b.candidates(first.since), func(n *corev1.Node) bool {
 		return !takesPods(n) || !nodes.IsInstanceID(nodes.InstanceID(n))
 	})
 	if len(joined) == 0 {
@@ -175,9 +175,9 @@ func (b *Backend) stopWaiting() {
 	}
 }
 
-// successors are the Nodes that can be replacements: those that have joined since then, and those that
+// candidates are the Nodes that can be replacements: those that have joined since then, and those that
 // their groups launched ahead.
-func (b *Backend) successors(since time.Time) []*corev1.Node {
+func (b *Backend) candidates(since time.Time) []*corev1.Node {
 	b.mu.Lock()
 	ahead := map[string]bool{}
 	for _, of := range b.baselines {

@@ -151,7 +151,7 @@ func TestRestartGivesNothingOutAgain(t *testing.T) {
 }
 
 // What an earlier process has made the group launch is a replacement, also where this
-// one looks at the group before it hears of the node that it replaces.
+// one looks at the group before it knows of the node that it replaces.
 func TestRestartKnowsThatTheGroupIsAtWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := start(t, newCloud())

@@ -78,7 +78,7 @@ func TestOnlyWhatWeDetachedForARebalanceIsTerminated(t *testing.T) {
 	}
 }
 
-// release releases n nodes at once and returns how many were told of an error.
+// release releases n nodes at once and returns how many got an error.
 func (k *cluster) release(n int) (failed int) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -132,7 +132,7 @@ func TestTerminationsThatFail(t *testing.T) {
 			}
 			return nil
 		}, 0, 7, 7},
-		"groups are not told": {func(a string, _ []string) error {
+		"groups are unknown": {func(a string, _ []string) error {
 			if a == describeInstances {
 				return apiError("Throttling")
 			}

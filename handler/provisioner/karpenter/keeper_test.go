@@ -155,7 +155,7 @@ func TestUnlaunchedIsDeletedByWhoeverSeesIt(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		if c.now() != nil || !c.nodes.hasEvent(reasonNotLaunched) {
-			t.Errorf("the claim is still there, or nobody was told: %q", c.nodes.events)
+			t.Errorf("the claim is still there, or no Event was written: %q", c.nodes.events)
 		}
 	})
 }

@@ -194,7 +194,7 @@ func TestLedgerForgets(t *testing.T) {
 			t.Errorf("after b was forgotten: %s", full)
 		}
 		b.gone("a")
-		time.Sleep(maxUnlisted + poolTTL) // nobody has made c, nor told us
+		time.Sleep(maxUnlisted + poolTTL) // nobody has made c, and no event came
 		if full := b.take(p, "d", "4"); full != "" {
 			t.Errorf("after c was too old: %s", full)
 		}

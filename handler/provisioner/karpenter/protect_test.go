@@ -49,7 +49,7 @@ func TestProtectionEnds(t *testing.T) {
 		time.Sleep(recordedAfter)
 		c.wantProtected(false)
 	})
-	bubble(t, "with the interruption, told by nobody", func(t *testing.T) {
+	bubble(t, "with the interruption, without an event", func(t *testing.T) {
 		c, rec := keeping(t, Options{TTL: time.Hour})
 		rec.Phase = interruption.Released
 		c.nodes.put(withRecord(interruptedNode(), *rec))
@@ -64,7 +64,7 @@ func TestProtectionEnds(t *testing.T) {
 		time.Sleep(2 * landingCheck)
 		c.wantProtected(true)
 	})
-	bubble(t, "as far as memory tells", func(t *testing.T) {
+	bubble(t, "as far as memory knows", func(t *testing.T) {
 		var over atomic.Bool
 		c, _ := keeping(t, Options{TTL: time.Hour, Node: func(name string) (*corev1.Node, bool) {
 			rec := record()

@@ -56,7 +56,7 @@ func (b *Backend) Weigh(ctx context.Context, node *corev1.Node, rec interruption
 	return append(can, others...), err
 }
 
-// weigh tells the orders that have room from those that come to nothing, and the pools that were
+// weigh parts the orders that have room from those that come to nothing, and the pools that were
 // rejected before.
 func (b *Backend) weigh(ctx context.Context, r ranking) (pools, rejected []Weighed, err error) {
 	rejected = slices.Clone(r.rejected)

@@ -207,8 +207,8 @@ func (c *cluster) watching() {
 	synctest.Wait()
 }
 
-// told is how often the node was notified until now.
-func (c *cluster) told() int {
+// timesNotified is how often the node was notified until now.
+func (c *cluster) timesNotified() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.notified["node-1"]

@@ -72,7 +72,7 @@ func TestRoomCountsOnReadyNodesOnly(t *testing.T) {
 		c.mu.Unlock()
 		time.Sleep(again)
 		synctest.Wait()
-		if c.told() <= before {
+		if c.timesNotified() <= before {
 			t.Error("not notified again")
 		}
 		c.want(c.request(&rec, need(a)), provisioner.StateReady, "")
@@ -91,12 +91,12 @@ func TestWatchIsBehind(t *testing.T) {
 		c.want(c.request(&rec, need(a, b)), provisioner.StateRequested, "")
 		c.bind(a, "od-1")
 		c.bind(b, "od-1")
-		told := c.told()
+		count := c.timesNotified()
 		for r := *rec.Replacement; r.State != provisioner.StateReady && !t.Failed(); r = c.request(&rec, need(a, b)) {
 			if r.State == provisioner.StateFailed {
 				t.Errorf("replacement %+v while the watch is behind", r)
 			}
-			for before := told; told == before && !t.Failed(); told = c.told() {
+			for before := count; count == before && !t.Failed(); count = c.timesNotified() {
 				time.Sleep(time.Second)
 				synctest.Wait()
 				if time.Until(rec.Deadline) < time.Minute {
@@ -146,12 +146,12 @@ func TestNeverShown(t *testing.T) {
 				}
 				time.Sleep(9 * time.Second)
 				c.want(c.request(&rec, need(a)), provisioner.StateRequested, "")
-				before := c.told()
+				before := c.timesNotified()
 				c.failing("list", "pods", 1, apierrors.NewInternalError(errors.New("etcd is unreachable")))
 				time.Sleep(22 * time.Second) // with one list that fails
 				synctest.Wait()
-				if told := c.told() > before; told != removed {
-					t.Errorf("notified: %t, want %t", told, removed)
+				if notified := c.timesNotified() > before; notified != removed {
+					t.Errorf("notified: %t, want %t", notified, removed)
 				}
 				if removed {
 					c.want(c.request(&rec, need(a)), provisioner.StateFailed, "no room in time: their pods have left, or the placeholders were removed")
@@ -179,11 +179,11 @@ func TestNotListedYet(t *testing.T) {
 		c.want(c.request(&rec, need(a)), provisioner.StateLaunched, "")
 		time.Sleep(10 * time.Second)
 		c.want(c.request(&rec, need(a)), provisioner.StateLaunched, "")
-		before := c.told()
+		before := c.timesNotified()
 		unreachable = false
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if c.told() <= before {
+		if c.timesNotified() <= before {
 			t.Error("not notified that the placeholders are known")
 		}
 		c.want(c.request(&rec, need(a)), provisioner.StateFailed, "no room in time")
@@ -233,12 +233,12 @@ func TestEvictedPlaceholderIsRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.Status.Phase = corev1.PodFailed
-		before := c.told()
+		before := c.timesNotified()
 		if _, err := c.CoreV1().Pods(Namespace).UpdateStatus(t.Context(), p, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if c.told() <= before {
+		if c.timesNotified() <= before {
 			t.Error("not notified")
 		}
 		c.want(c.request(&rec, need(a, b)), provisioner.StateRequested, "")
@@ -257,12 +257,12 @@ func TestDeletionFails(t *testing.T) {
 		c.bind(b, "od-1")
 		c.want(c.request(&rec, need(a, b)), provisioner.StateReady, "")
 		c.failing("delete", "pods", 1, apierrors.NewInternalError(errors.New("etcd is unreachable")))
-		before := c.told()
+		before := c.timesNotified()
 		c.want(c.request(&rec, need(leaving(a), b)), provisioner.StateReady, "")
 		c.held("a", "b")
 		time.Sleep(500 * time.Millisecond)
 		synctest.Wait()
-		if c.told() <= before {
+		if c.timesNotified() <= before {
 			t.Error("not notified again")
 		}
 		for range 3 {
@@ -291,10 +291,10 @@ func TestNoRoomInTime(t *testing.T) {
 		c.bind(a, "od-1")
 		time.Sleep(14 * time.Minute)
 		c.want(c.request(&rec, need(a, b)), provisioner.StateLaunched, "")
-		before := c.told()
+		before := c.timesNotified()
 		time.Sleep(time.Minute + 10*time.Second)
 		synctest.Wait()
-		if c.told() <= before {
+		if c.timesNotified() <= before {
 			t.Error("not notified that the time is over")
 		}
 		c.want(c.request(&rec, need(a, b)), provisioner.StateFailed, "no room in time for 1 of 2 placeholders")

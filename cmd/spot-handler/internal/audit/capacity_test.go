@@ -251,7 +251,7 @@ func TestDelayOfTargets(t *testing.T) {
 	}
 }
 
-// A selector of what is recommended has no label that tells pods of one workload apart, or where
+// A selector of what is recommended has no label that distinguishes the pods of one workload, or where
 // they are now.
 func TestCommonLabels(t *testing.T) {
 	pod := func(zone, hash string) *Pod {

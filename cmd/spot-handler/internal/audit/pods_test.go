@@ -112,7 +112,7 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// Surged pods have another hash than their replacement pods, so what tells pods apart by it keeps
+// Surged pods have another hash than their replacement pods, so what distinguishes pods by it keeps
 // neither from the other.
 func TestApartByHash(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Labels: map[string]string{"app": "web", hashLabel: "abc"}}}

@@ -23,7 +23,7 @@ func after(seconds float64) time.Time {
 	return noticed.Add(time.Duration(seconds * float64(time.Second)))
 }
 
-// scene tells an observer of one node with pods of Deployment web.
+// scene shows an observer one node with pods of Deployment web.
 type scene struct {
 	*Observer
 	asked []need
