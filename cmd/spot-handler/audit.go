@@ -17,7 +17,7 @@ var errFindings = errors.New("there are findings as bad as --fail-on, or worse")
 
 // auditCommand is what the operator has asked `audit` for.
 type auditCommand struct {
-	asked
+	commonFlags
 	failOn, baseline string
 	maxShare         int
 }
@@ -75,7 +75,7 @@ func (a *auditCommand) run(cmd *cobra.Command, _ []string) error {
 		return err
 	}
 	read := cluster.Read(ctx, cluster.Lister{Client: c.whole.core, Namespace: a.namespace})
-	snapshot, unread := audit.Take(read, audit.Options{Margin: cfg.policy.Margin, MaxShare: a.maxShare}), read.Unread
+	snapshot, unread := audit.NewSnapshot(read, audit.Options{Margin: cfg.policy.Margin, MaxShare: a.maxShare}), read.Unread
 	if a.namespace == "" {
 		unread = append(unread, audit.Reader{
 			Lists:            cluster.Lister{Client: c.whole.core},

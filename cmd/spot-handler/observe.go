@@ -22,7 +22,7 @@ var errRequired = errors.New("not as --require asks")
 
 // observeCommand is what the operator has asked `observe` for.
 type observeCommand struct {
-	asked
+	commonFlags
 	all     bool
 	outcome outcomeFlags
 }
@@ -85,7 +85,7 @@ func (o *observeCommand) run(cmd *cobra.Command, nodes []string) error {
 		return err
 	}
 	screen.End()
-	return o.outcome.conclude(report.Of(observer.Recording(time.Now()), nil), &o.asked, stdout, stderr)
+	return o.outcome.conclude(report.Of(observer.Recording(time.Now()), nil), &o.commonFlags, stdout, stderr)
 }
 
 // frame is the time between two pictures.
@@ -135,7 +135,7 @@ func (c *caller) follow(ctx context.Context, observer *observe.Observer, namespa
 }
 
 // conclude prints the outcome, writes the report, and judges.
-func (f outcomeFlags) conclude(r report.Report, a *asked, stdout, stderr io.Writer) error {
+func (f outcomeFlags) conclude(r report.Report, a *commonFlags, stdout, stderr io.Writer) error {
 	r.Require(f.require)
 	if err := a.print(stdout, r, r.Lines); err != nil {
 		return err

@@ -22,7 +22,7 @@ import (
 
 // planCommand is what the operator has asked `plan` for.
 type planCommand struct {
-	asked
+	commonFlags
 	nodes   selection
 	loss    plan.Loss
 	assumed plan.Assumptions
@@ -80,7 +80,7 @@ not read. The exit code is 0 if everything was read, 1 if not, and 2 is wrong us
 
 func (p *planCommand) run(cmd *cobra.Command, args []string) error {
 	ctx := cmd.Context()
-	if err := p.nodes.take(args); err != nil {
+	if err := p.nodes.parse(args); err != nil {
 		return fmt.Errorf("%w: %w", errUsage, err)
 	}
 	c, err := p.connect()
@@ -91,7 +91,7 @@ func (p *planCommand) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	lost, err := p.nodes.of(read.Nodes)
+	lost, err := p.nodes.choose(read.Nodes)
 	if err != nil {
 		return err
 	}

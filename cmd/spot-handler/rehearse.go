@@ -29,7 +29,7 @@ import (
 
 // rehearseCommand is what the operator has asked `rehearse` for.
 type rehearseCommand struct {
-	asked
+	commonFlags
 	chosen  selection
 	random  int
 	loss    plan.Loss
@@ -111,7 +111,7 @@ var errRefused = fmt.Errorf("%w: refused", errUsage)
 
 func (r *rehearseCommand) run(cmd *cobra.Command, args []string) error {
 	r.chosen.any = r.random > 0
-	if err := errors.Join(r.chosen.take(args), r.validate()); err != nil {
+	if err := errors.Join(r.chosen.parse(args), r.validate()); err != nil {
 		return fmt.Errorf("%w: %w", errUsage, err)
 	}
 	ctx, stdout, stderr := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
@@ -123,7 +123,7 @@ func (r *rehearseCommand) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	chosen, err := r.chosen.of(read.Nodes)
+	chosen, err := r.chosen.choose(read.Nodes)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errRefused, err)
 	}
@@ -144,7 +144,7 @@ func (r *rehearseCommand) run(cmd *cobra.Command, args []string) error {
 	if loss.Kind == interruption.RebalanceRecommendation {
 		loss.Deadline = 0 // it has none
 	}
-	forecast, err := c.forecast(ctx, read.Of(r.namespace), chosen, loss, r.assumed, &plan.Requests{})
+	forecast, err := c.forecast(ctx, read.In(r.namespace), chosen, loss, r.assumed, &plan.Requests{})
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (r *rehearseCommand) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	screen.End()
-	scored := r.outcome.conclude(report.Of(recording, &forecast), &r.asked, stdout, stderr)
+	scored := r.outcome.conclude(report.Of(recording, &forecast), &r.commonFlags, stdout, stderr)
 	if err != nil { // then nobody can ask for more
 		return err
 	}
@@ -239,7 +239,7 @@ func (r *rehearseCommand) refuse(read cluster.Cluster, cfg settings, chosen []*c
 	for _, what := range read.Unread {
 		errs = append(errs, fmt.Errorf("cannot know what is critical: %s (--despite-findings does without)", what))
 	}
-	snapshot := audit.Take(read, audit.Options{
+	snapshot := audit.NewSnapshot(read, audit.Options{
 		Margin: cfg.policy.Margin,
 		AtRisk: func(n *corev1.Node) bool { return on[n.Name] },
 	})

@@ -37,11 +37,11 @@ func TestSelection(t *testing.T) {
 		s.define(flags)
 		err := flags.Parse(tt.args)
 		if err == nil {
-			err = s.take(flags.Args())
+			err = s.parse(flags.Args())
 		}
 		var found []*corev1.Node
 		if err == nil {
-			found, err = s.of(all)
+			found, err = s.choose(all)
 		}
 		var names []string
 		for _, n := range found {

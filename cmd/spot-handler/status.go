@@ -17,7 +17,7 @@ import (
 
 // statusCommand is what the operator has asked `status` for.
 type statusCommand struct {
-	asked
+	commonFlags
 	node  string
 	watch bool
 }

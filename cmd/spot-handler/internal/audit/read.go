@@ -39,8 +39,8 @@ type Options struct {
 // arrival is how long the notice itself and the first eviction are taken to need.
 const arrival = 10 * time.Second
 
-// Take takes what the checks of workloads need from a cluster that was read.
-func Take(c cluster.Cluster, o Options) Snapshot {
+// NewSnapshot keeps what the checks of workloads need from a cluster that was read.
+func NewSnapshot(c cluster.Cluster, o Options) Snapshot {
 	s := Snapshot{At: c.At, MaxShare: o.MaxShare, Nodes: c.Nodes, Budgets: c.Budgets, Idle: c.Idle, Grace: interruption.SpotNotice - arrival - o.Margin, OnDemand: nodes.OnDemandLabels[0]}
 	atRisk := o.AtRisk
 	if atRisk == nil {

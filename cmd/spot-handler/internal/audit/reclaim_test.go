@@ -49,7 +49,7 @@ func TestPodsAtRisk(t *testing.T) {
 				Status: policyv1.PodDisruptionBudgetStatus{ExpectedPods: 1, DesiredHealthy: 1, CurrentHealthy: 1},
 			}
 			read := cluster.Cluster{At: time.Now(), Nodes: []*corev1.Node{node}, Pods: []*corev1.Pod{pod}, Budgets: []*policyv1.PodDisruptionBudget{budget}}
-			found := Of(Take(read, Options{Margin: 10 * time.Second, MaxShare: 50}))
+			found := Of(NewSnapshot(read, Options{Margin: 10 * time.Second, MaxShare: 50}))
 			if (len(found) > 0) != tt.found {
 				t.Errorf("findings %+v; want some: %v", found, tt.found)
 			}

@@ -61,8 +61,8 @@ type Owner struct {
 	InOrder bool
 }
 
-// Of is the cluster with the pods of one namespace only; of all if it is empty.
-func (c Cluster) Of(namespace string) Cluster {
+// In returns the cluster with the pods of one namespace only; of all if it is empty.
+func (c Cluster) In(namespace string) Cluster {
 	if namespace != "" {
 		c.Pods = slices.DeleteFunc(slices.Clone(c.Pods), func(p *corev1.Pod) bool { return p.Namespace != namespace })
 		c.Budgets = slices.DeleteFunc(slices.Clone(c.Budgets), func(b *policyv1.PodDisruptionBudget) bool { return b.Namespace != namespace })

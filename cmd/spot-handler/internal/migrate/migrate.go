@@ -65,7 +65,7 @@ func Convert(text []byte) (string, error) {
 		m.mode = modeQueue
 	}
 	for _, s := range rows {
-		m.take(s)
+		m.apply(s)
 	}
 	if webhook, has, _ := unstructured.NestedMap(m.values, "webhook"); has && webhook["secretName"] == nil {
 		m.put("webhook.secretName", "spot-handler-webhook")
@@ -107,8 +107,8 @@ func (m *migration) put(to string, value any) {
 	_ = unstructured.SetNestedField(m.values, value, path...) // no path in the table is below another
 }
 
-// take takes a setting over.
-func (m *migration) take(s *setting) {
+// apply translates a setting.
+func (m *migration) apply(s *setting) {
 	if from, ok := s.given.(valueFrom); ok {
 		m.takeFrom(s, from)
 		return

@@ -30,7 +30,7 @@ func (n *nodeLife) update(at time.Time, node *corev1.Node, rec interruption.Reco
 		n.Phases = append(n.Phases, PhaseAt{rec.Phase, at})
 	}
 	if node.Spec.Unschedulable {
-		first(&n.Cordoned, at)
+		markFirst(&n.Cordoned, at)
 	}
 	n.replace(at)
 	for _, p := range n.pods {
@@ -48,7 +48,7 @@ func (n *nodeLife) replace(at time.Time) {
 	}
 	n.Replacement.Replacement = *r
 	if r.State == provisioner.StateReady {
-		first(&n.Replacement.Ready, at)
+		markFirst(&n.Replacement.Ready, at)
 	}
 }
 
@@ -59,7 +59,7 @@ func (n *nodeLife) left(at time.Time) {
 			return
 		}
 	}
-	first(&n.Drained, at)
+	markFirst(&n.Drained, at)
 }
 
 // recorded is what has been seen until now; launched is when replacements had an instance.
@@ -119,17 +119,17 @@ func (p *podLife) update(at time.Time, pod *corev1.Pod, gone bool) {
 	p.pod = pod
 	p.grace(before, gone)
 	if drain.IsSurged(pod) {
-		first(&p.Surged, at)
+		markFirst(&p.Surged, at)
 	}
 	if pod.DeletionTimestamp != nil {
-		first(&p.Evicted, at)
+		markFirst(&p.Evicted, at)
 	}
 	for _, c := range pod.Status.Conditions {
 		p.forced = p.forced || c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == drain.ReasonForced
 	}
 	if done := drain.Finished(pod); gone || done {
 		p.finished = p.finished || done && p.Evicted == nil
-		first(&p.Gone, at)
+		markFirst(&p.Gone, at)
 	}
 	p.step(at)
 }
@@ -211,8 +211,8 @@ func (p *podLife) outcome() plan.Outcome {
 	return plan.Graceful
 }
 
-// first keeps the earliest time of what may be seen several times.
-func first(mark **time.Time, at time.Time) {
+// markFirst keeps the earliest time of what may be seen several times.
+func markFirst(mark **time.Time, at time.Time) {
 	if *mark == nil {
 		*mark = &at
 	}

@@ -52,7 +52,7 @@ func (c Cluster) Watch(ctx context.Context, o *Observer, ready func()) error {
 	ours := fields.OneTermEqualSelector("reportingComponent", "spot-handler")
 	follow(w, cache.NewListWatchFromClient(c.Core, "events", c.Namespace, ours), o.event, nil, w.miss("Events about pods"))
 	follow(w, c.labelled(cluster.Resource("karpenter.sh", "nodeclaims"), "", karpenter.ReplacesLabel), o.claim, nil, w.miss("NodeClaims"))
-	if w.settle(ctx) {
+	if w.waitSynced(ctx) {
 		ready()
 	}
 	<-ctx.Done()
@@ -75,9 +75,9 @@ type watcher struct {
 	syncing []<-chan struct{}
 }
 
-// settle waits until all watches that were asked for know what there is, and so those that were
+// waitSynced waits until all watches that were asked for know what there is, and so those that were
 // asked for meanwhile.
-func (w *watcher) settle(ctx context.Context) bool {
+func (w *watcher) waitSynced(ctx context.Context) bool {
 	for i := 0; ; i++ {
 		w.mu.Lock()
 		if i == len(w.syncing) {

@@ -87,9 +87,9 @@ func (w *world) makerOf(p *pod) (*controller, *workload) {
 	return c, of
 }
 
-// settleControllers works out how many pods each controller asks for. A Deployment that is being
+// countReplicas works out how many pods each controller asks for. A Deployment that is being
 // rolled out has several ReplicaSets; those, and Jobs, are taken to keep as many as they have.
-func (w *world) settleControllers() {
+func (w *world) countReplicas() {
 	for _, p := range w.pods {
 		if p.controller != nil && p.DeletionTimestamp == nil {
 			p.controller.desired++

@@ -240,7 +240,7 @@ func TestPlaceholdersAreSummedUp(t *testing.T) {
 	created("pods", asking("one", "500m"))
 	created("pods", asking("two", "1"))
 	r := &Replacement{Pods: 7, Daemons: 3, Why: "x"}
-	describePlaceholders(r, q.take())
+	describePlaceholders(r, q.collect())
 	if cpu := r.Requests.Cpu(); cpu.String() != "1500m" || r.Pods != 2 || r.Daemons != 0 || !strings.Contains(r.Why, "pods of low priority hold the room") {
 		t.Errorf("%+v", r)
 	}

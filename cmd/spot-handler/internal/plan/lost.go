@@ -28,7 +28,7 @@ func (w *world) announce() {
 		w.at(l.Noticed.Add(beginsAfter), podsFirst, func() { w.begin(l) })
 		if !l.Deadline.IsZero() {
 			w.at(l.end.Add(lastRound), thenDrain, func() { w.end(l) })
-			w.at(l.Deadline, thenDrain, func() { w.take(l) })
+			w.at(l.Deadline, thenDrain, func() { w.terminate(l) })
 		}
 	}
 }
@@ -55,7 +55,7 @@ func (w *world) boots(l *lostNode) {
 			if drain.IsDaemon(p.Pod) {
 				c := *p.Pod
 				c.UID += types.UID("-on-" + n.Name)
-				n.take(&pod{Pod: &c})
+				n.place(&pod{Pod: &c})
 			}
 		}
 	}
@@ -112,8 +112,8 @@ func (w *world) deletedWithNode(l *lostNode, p *pod) {
 	})
 }
 
-// take is EC2 taking the node, with all that is on it.
-func (w *world) take(l *lostNode) {
+// terminate has EC2 terminate the node, with all that is on it.
+func (w *world) terminate(l *lostNode) {
 	l.dead, l.closed = true, true
 	for _, uid := range slices.Sorted(maps.Keys(l.pods)) {
 		w.gone(l.pods[uid])

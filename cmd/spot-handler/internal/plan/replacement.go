@@ -29,7 +29,7 @@ func (d *Daemon) request(ctx context.Context, l *Lost, need provisioner.Need) er
 		unread = fmt.Errorf("why node %s is replaced from that pool: %w", l.Node.Name, unread)
 	}
 	got, err := d.Provisioner.Request(ctx, l.Node, l.record, need)
-	made := d.Requests.take()
+	made := d.Requests.collect()
 	if err != nil {
 		return errors.Join(unread, fmt.Errorf("ask for the replacement of node %q: %w", l.Node.Name, err))
 	}

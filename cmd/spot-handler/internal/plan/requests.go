@@ -134,8 +134,8 @@ func (q *Requests) noteCreation(c dryrun.Created, answer *http.Response) error {
 	return q.note("request", c.Resource+"/"+o.Metadata.Name, refusal)
 }
 
-// take returns what was created since the last time.
-func (q *Requests) take() []dryrun.Created {
+// collect returns what was created since the last time.
+func (q *Requests) collect() []dryrun.Created {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	made := q.made

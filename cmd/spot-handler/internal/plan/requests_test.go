@@ -45,7 +45,7 @@ func TestTransports(t *testing.T) {
 		if err := errors.Join(ask(q, http.MethodGet, "/x"), ask(q, http.MethodPost, "/pods")); err != nil {
 			t.Error(err)
 		}
-		if made := q.take(); len(made) != 1 || made[0].Resource != "pods" {
+		if made := q.collect(); len(made) != 1 || made[0].Resource != "pods" {
 			t.Errorf("%v", made)
 		}
 	}
@@ -73,7 +73,7 @@ func TestRefusedRequest(t *testing.T) {
 		t.Errorf("%q, %v", text, err)
 	}
 	want := &Answers{As: []string{"yourself"}, Tried: 1, Refused: []Refusal{{Verb: "request", Why: "no", Objects: []string{"nodeclaims/a"}}}}
-	if diff := cmp.Diff(want, q.result()); diff != "" || len(q.take()) > 0 {
+	if diff := cmp.Diff(want, q.result()); diff != "" || len(q.collect()) > 0 {
 		t.Errorf("answers (-want +got):\n%s", diff)
 	}
 }

@@ -13,14 +13,14 @@ import (
 	"spot-handler/handler/provisioner/room"
 )
 
-// take subtracts what a pod requests from what is free.
-func (n *node) take(p *pod) {
+// place subtracts what a pod requests from what is free.
+func (n *node) place(p *pod) {
 	n.pods[p.UID] = p
-	n.free.Take(room.Requests(p.Pod))
+	n.free.Reserve(room.Requests(p.Pod))
 }
 
-// release undoes take.
-func (n *node) release(p *pod) {
+// remove undoes place.
+func (n *node) remove(p *pod) {
 	if n.pods[p.UID] != nil {
 		delete(n.pods, p.UID)
 		n.free.GiveBack(room.Requests(p.Pod))
@@ -73,7 +73,7 @@ func (w *world) bind(p *pod, n *node) {
 	p.node = n
 	next := with(p.Pod, corev1.PodScheduled, corev1.ConditionTrue, "", w.now)
 	next.Spec.NodeName, next.Status.Phase = n.Name, corev1.PodRunning
-	n.take(p)
+	n.place(p)
 	took := p.startup(w)
 	if len(w.in.Attached) > 0 && drain.HasVolumes(next) {
 		took += w.in.Assumptions.Detach.Duration()
@@ -144,7 +144,7 @@ func inside(key string, open map[string]bool) rule {
 // rulesOf are those for a pod: by its own required affinity, anti-affinity and spread, and by the
 // anti-affinity of those that are there.
 func (w *world) rulesOf(p *pod) (rules []rule) {
-	for _, k := range w.keepers {
+	for _, k := range w.exclusive {
 		if k.node == nil {
 			continue
 		}

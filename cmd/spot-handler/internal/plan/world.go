@@ -23,13 +23,13 @@ type world struct {
 	now time.Time
 	agenda
 
-	nodes   map[string]*node
-	inOrder []*node     // the same, to go through all
-	lost    []*lostNode // by name
-	pods    map[types.UID]*pod
-	fates   []*fate
-	waiting []*pod // for a node, the oldest first
-	keepers []*pod // that keep others away
+	nodes     map[string]*node
+	inOrder   []*node     // the same, to go through all
+	lost      []*lostNode // by name
+	pods      map[types.UID]*pod
+	fates     []*fate
+	waiting   []*pod // for a node, the oldest first
+	exclusive []*pod // that keep others away
 
 	controllers map[types.UID]*controller
 	workloads   map[string]*workload
@@ -106,7 +106,7 @@ func newWorld(in Input) *world {
 			w.add(p)
 		}
 	}
-	w.settleControllers()
+	w.countReplicas()
 	for _, l := range w.lost {
 		for _, p := range l.pods {
 			w.uses(l, p)
@@ -171,13 +171,13 @@ func (w *world) add(p *corev1.Pod) *pod {
 		}
 	}
 	if len(added.keepsAway) > 0 {
-		w.keepers = append(w.keepers, added)
+		w.exclusive = append(w.exclusive, added)
 	}
 	switch {
 	case p.Spec.NodeName == "":
 		w.waiting = append(w.waiting, added)
 	case added.node != nil:
-		added.node.take(added)
+		added.node.place(added)
 		w.expectOf(added)
 	}
 	return added
@@ -252,14 +252,14 @@ func (w *world) gone(p *pod) {
 	for _, b := range p.budgets {
 		delete(b.pods, p.UID)
 	}
-	w.keepers = slices.DeleteFunc(w.keepers, func(k *pod) bool { return k == p })
+	w.exclusive = slices.DeleteFunc(w.exclusive, func(k *pod) bool { return k == p })
 	w.waiting = slices.DeleteFunc(w.waiting, func(k *pod) bool { return k == p })
 	if p.fate != nil {
 		p.fate.Gone = w.offsetOf(w.now)
 	}
 	w.changed(p)
 	if p.node != nil {
-		p.node.release(p)
+		p.node.remove(p)
 		w.schedule()
 	}
 }

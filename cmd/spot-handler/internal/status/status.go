@@ -137,7 +137,7 @@ func Of(now time.Time, all []*corev1.Node, pods map[string][]*corev1.Pod) []Inte
 	line := turns.NewLine(turns.Concurrency{}, nil, nil) // which gives no turns
 	for _, node := range all {
 		if rec, has, err := nodes.Record(node); has && err == nil {
-			line.Stand(node, rec)
+			line.Enqueue(node, rec)
 		}
 	}
 	list := []Interruption{}

@@ -22,8 +22,8 @@ import (
 	"spot-handler/handler/nodes"
 )
 
-// asked is what the operator has asked every command for people for.
-type asked struct {
+// commonFlags are the flags of every command for people.
+type commonFlags struct {
 	kubeconfig, context, namespace string
 	// daemonNamespace is where spot-handler is installed; empty if it has to be found.
 	daemonNamespace string
@@ -32,7 +32,7 @@ type asked struct {
 
 // define gives cmd its flags: those of its own groups, then those of the output, then those of the
 // cluster.
-func (a *asked) define(cmd *cobra.Command, output group, own ...group) {
+func (a *commonFlags) define(cmd *cobra.Command, output group, own ...group) {
 	where := titled("Cluster")
 	oneOf(output, (*string)(&a.format), "output", string(console.TableFormat), console.Formats(),
 		"output `format`: table for people; json or yaml for programs, whose fields stay the same from "+
@@ -63,14 +63,14 @@ func (a *asked) define(cmd *cobra.Command, output group, own ...group) {
 }
 
 // clientConfig finds the cluster as kubectl does.
-func (a *asked) clientConfig() clientcmd.ClientConfig {
+func (a *commonFlags) clientConfig() clientcmd.ClientConfig {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = a.kubeconfig
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: a.context})
 }
 
 // connect returns clients with the permissions of the person who asks.
-func (a *asked) connect() (*caller, error) {
+func (a *commonFlags) connect() (*caller, error) {
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // client-go's log is not part of an answer
 	conf, err := a.clientConfig().ClientConfig()
 	if err != nil {
@@ -84,7 +84,7 @@ func (a *asked) connect() (*caller, error) {
 }
 
 // live is where a command shows what changes: on standard error if programs read its output.
-func (a *asked) live(stdout, stderr io.Writer) *console.Screen {
+func (a *commonFlags) live(stdout, stderr io.Writer) *console.Screen {
 	if a.format == console.TableFormat {
 		return console.NewScreen(stdout)
 	}
@@ -92,7 +92,7 @@ func (a *asked) live(stdout, stderr io.Writer) *console.Screen {
 }
 
 // print prints a value, for people as lines in so many columns of a terminal.
-func (a *asked) print(stdout io.Writer, value any, lines func(columns int) []string) error {
+func (a *commonFlags) print(stdout io.Writer, value any, lines func(columns int) []string) error {
 	screen := console.NewScreen(stdout)
 	if a.format == console.TableFormat {
 		return screen.Print(lines(screen.Columns())...)
@@ -105,7 +105,7 @@ const completeIn = 3 * time.Second
 
 // completeNodes offers the nodes that are not named yet, with what is said of them; those of which
 // nothing is are left out.
-func (a *asked) completeNodes(say func(*corev1.Node) (text string, ok bool)) cobra.CompletionFunc {
+func (a *commonFlags) completeNodes(say func(*corev1.Node) (text string, ok bool)) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, named []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completeIn)
 		defer cancel()
@@ -151,8 +151,8 @@ func (s *selection) define(flags group) {
 	flags.Lookup("selector").Shorthand = "l"
 }
 
-// take takes a command's arguments as names of nodes, and checks what was asked for.
-func (s *selection) take(args []string) error {
+// parse takes a command's arguments as names of nodes, and checks what was asked for.
+func (s *selection) parse(args []string) error {
 	s.names = args
 	described := s.described()
 	switch {
@@ -169,9 +169,9 @@ func (s *selection) described() bool {
 	return s.pool != "" || s.instanceType != "" || s.zone != "" || !s.labels.Empty()
 }
 
-// of returns the selected nodes, sorted by name. It is an error if a named one does not exist, or
+// choose returns the selected nodes, sorted by name. It is an error if a named one does not exist, or
 // none is selected.
-func (s *selection) of(all []*corev1.Node) ([]*corev1.Node, error) {
+func (s *selection) choose(all []*corev1.Node) ([]*corev1.Node, error) {
 	var found []*corev1.Node
 	missing := slices.Clone(s.names)
 	for _, node := range all {
