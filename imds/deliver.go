@@ -44,7 +44,7 @@ func (p *Poller) deliver(ctx context.Context, box *outbox) {
 }
 
 // submit makes one attempt to have a notice accepted.
-func (p *Poller) submit(ctx context.Context, box *outbox, w *saying) {
+func (p *Poller) submit(ctx context.Context, box *outbox, w *outgoing) {
 	n := w.notice
 	log := p.log.With().Str("kind", string(n.Kind)).Str("event_id", n.EventID).Uint("attempt", w.attempt).Logger()
 	if !n.Deadline.IsZero() {
@@ -57,7 +57,7 @@ func (p *Poller) submit(ctx context.Context, box *outbox, w *saying) {
 			level = zerolog.WarnLevel
 		}
 		log.WithLevel(level).Str("verdict", string(verdict)).Msg("notice settled")
-		box.settle(w)
+		box.markDelivered(w)
 		return
 	}
 	if ctx.Err() != nil {
@@ -86,21 +86,21 @@ type outbox struct {
 	topics workqueue.TypedDelayingInterface[string] // with a word that waits; nil before open
 
 	mu     sync.Mutex
-	latest map[string]*saying // by topic
+	latest map[string]*outgoing // by topic
 }
 
-// A saying is what one announcement says of its topic.
-type saying struct {
+// outgoing is what one announcement says of its topic.
+type outgoing struct {
 	topic, word string
 	notice      interruption.Notice
 	attempt     uint
 	pauses      *backoff.ExponentialBackOff
-	settled     bool
+	delivered   bool
 }
 
 // open starts the outbox, until its topics are shut down.
 func (b *outbox) open() {
-	b.topics, b.latest = workqueue.NewTypedDelayingQueue[string](), map[string]*saying{}
+	b.topics, b.latest = workqueue.NewTypedDelayingQueue[string](), map[string]*outgoing{}
 }
 
 // acceptPauses are those between attempts to submit a notice.
@@ -119,30 +119,30 @@ func (b *outbox) post(topic, word string, n interruption.Notice) {
 		return
 	}
 	if last == nil && len(b.latest) >= maxTopics {
-		maps.DeleteFunc(b.latest, func(_ string, s *saying) bool { return s.settled })
+		maps.DeleteFunc(b.latest, func(_ string, s *outgoing) bool { return s.delivered })
 		if len(b.latest) >= maxTopics {
 			return
 		}
 	}
-	b.latest[topic] = &saying{topic: topic, word: word, notice: n, pauses: acceptPauses()}
+	b.latest[topic] = &outgoing{topic: topic, word: word, notice: n, pauses: acceptPauses()}
 	b.topics.Add(topic)
 }
 
 // waits is the word on the topic for its next attempt, or nil if it is settled.
-func (b *outbox) waits(topic string) *saying {
+func (b *outbox) waits(topic string) *outgoing {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	w := b.latest[topic]
-	if w == nil || w.settled {
+	if w == nil || w.delivered {
 		return nil
 	}
 	w.attempt++
 	return w
 }
 
-// settle notes that the word was delivered.
-func (b *outbox) settle(w *saying) {
+// markDelivered notes that the word was delivered.
+func (b *outbox) markDelivered(w *outgoing) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	w.settled = true
+	w.delivered = true
 }

@@ -28,7 +28,7 @@ func (d desk) say(topic, word string) {
 }
 
 // begin starts the next attempt, if anything waits.
-func (d desk) begin() *saying {
+func (d desk) begin() *outgoing {
 	for d.topics.Len() > 0 {
 		topic, _ := d.topics.Get()
 		if w := d.waits(topic); w != nil {
@@ -40,8 +40,8 @@ func (d desk) begin() *saying {
 }
 
 // end ends an attempt that has succeeded.
-func (d desk) end(w *saying) {
-	d.settle(w)
+func (d desk) end(w *outgoing) {
+	d.markDelivered(w)
 	d.topics.Done(w.topic)
 }
 
