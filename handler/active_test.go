@@ -81,12 +81,12 @@ func TestActiveOfWhatIsRemembered(t *testing.T) {
 	story(t, func(t *testing.T, _ *script, _ *fakeNodes, h *Handler) {
 		deadline := time.Unix(1_000_000, 0)
 		remember := func(name string, kind interruption.Kind, phase interruption.Phase) {
-			h.memory.of(name).rec = interruption.Record{Kind: kind, Phase: phase, Deadline: deadline, Instance: "i-" + name}
+			h.memory.get(name).rec = interruption.Record{Kind: kind, Phase: phase, Deadline: deadline, Instance: "i-" + name}
 		}
 		for i := range 10 {
 			remember(fmt.Sprint("released-", i), interruption.SpotInterruption, interruption.Released)
 			remember(fmt.Sprint("new-", i), "meteorite", interruption.Draining)
-			h.memory.of(fmt.Sprint("nothing-yet-", i))
+			h.memory.get(fmt.Sprint("nothing-yet-", i))
 		}
 		for i := range 3 {
 			remember(fmt.Sprint("draining-", i), interruption.SpotInterruption, interruption.Draining)
@@ -142,16 +142,16 @@ func TestActiveReadsWhatIsKnown(t *testing.T) {
 	deadline, received := time.Unix(3_000_000, 0), time.Unix(2_900_000, 0)
 	rec := interruption.Record{Kind: interruption.SpotInterruption, Phase: interruption.Replacing, Deadline: deadline, Received: received,
 		Replacement: &interruption.Replacement{State: provisioner.StateRequested}}
-	h.memory.of(node.Name).rec = rec
-	h.memory.of("gone").rec = interruption.Record{Kind: interruption.SpotInterruption, Phase: interruption.Released}
-	h.memory.of("newer").rec = interruption.Record{Kind: "of a newer version", Phase: interruption.Draining}
+	h.memory.get(node.Name).rec = rec
+	h.memory.get("gone").rec = interruption.Record{Kind: interruption.SpotInterruption, Phase: interruption.Released}
+	h.memory.get("newer").rec = interruption.Record{Kind: "of a newer version", Phase: interruption.Draining}
 
 	want := []activeNode{{string(interruption.SpotInterruption), interruption.Replacing, deadline, received, home{"workers", "eu-west-1a"}, "requested"}}
 	compare := cmp.AllowUnexported(activeNode{}, home{})
 	if diff := cmp.Diff(want, h.active(), compare); diff != "" {
 		t.Errorf("after a restart, from the record (-want +got):\n%s", diff)
 	}
-	k := h.memory.of(node.Name)
+	k := h.memory.get(node.Name)
 	k.replacement = &interruption.Replacement{State: provisioner.StateReady}
 	want[0].replacement = "ready"
 	if diff := cmp.Diff(want, h.active(), compare); diff != "" {

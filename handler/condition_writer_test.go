@@ -92,7 +92,7 @@ func TestConditionIsWritten(t *testing.T) {
 				var log bytes.Buffer
 				h := New(Options{Nodes: cluster, Index: index, Registerer: prometheus.NewRegistry(), Logger: zerolog.New(&log).Level(zerolog.WarnLevel)})
 				defer h.queue.ShutDown()
-				r := &reconciliation{Handler: h, node: cluster.node, rec: rec, known: h.memory.of("node-a")}
+				r := &reconciliation{Handler: h, node: cluster.node, rec: rec, known: h.memory.get("node-a")}
 				h.writeCondition(t.Context(), "node-a") // begun late, when a reconciliation has found it in line
 				for i := range 4 {
 					began := time.Now()

@@ -216,7 +216,7 @@ func (h *Handler) forget(name string) {
 	h.opts.Hooks.Forget(name)
 	h.opts.Workloads.Forget(name)
 	h.opts.Provisioner.Forget(name)
-	h.opts.Turns.Leave(name)
+	h.opts.Turns.Remove(name)
 	h.memory.drop(name)
 	if _, there := h.opts.Index.Get(name); !there {
 		h.conditions.forget(name)
@@ -228,7 +228,7 @@ func (h *Handler) forget(name string) {
 func (h *Handler) fillLine() {
 	for _, node := range h.opts.Index.All() {
 		if rec, has, err := nodes.Record(node); has && err == nil && rec.TurnTaken() {
-			h.opts.Turns.Stand(node, rec)
+			h.opts.Turns.Enqueue(node, rec)
 		}
 	}
 }

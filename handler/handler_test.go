@@ -86,7 +86,7 @@ func TestForgottenNode(t *testing.T) {
 			_, condition = h.conditions.written.Load("node-a")
 			return condition
 		}
-		h.memory.of("node-a").rec.Instance = "i-a"
+		h.memory.get("node-a").rec.Instance = "i-a"
 		h.conditions.written.Store("node-a", "5")
 		h.forget("node-a")
 		if len(h.memory.byNode) != 0 || !remembered() {

@@ -43,8 +43,8 @@ type known struct {
 	final      *interruption.Record // its record if it has ended and been counted, until that is written
 }
 
-// of returns what is known of a node.
-func (m *memory) of(name string) *known {
+// get returns what is known of a node.
+func (m *memory) get(name string) *known {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k, ok := m.byNode[name]

@@ -55,11 +55,11 @@ func (r *reconciliation) rebalance(ctx context.Context) (done bool, err error) {
 		}
 		return true, r.dropRecommendation(ctx, why)
 	case r.rec.Phase.Over():
-		r.opts.Turns.Leave(r.node.Name)
+		r.opts.Turns.Remove(r.node.Name)
 		r.lookAgain(lapse)
 		return r.finish(ctx)
 	case r.due(): // so near that the recommendation no longer matters
-		r.opts.Turns.Leave(r.node.Name)
+		r.opts.Turns.Remove(r.node.Name)
 		if r.rec.Phase == interruption.Waiting {
 			return true, r.begin(ctx, r.rec)
 		}
@@ -84,7 +84,7 @@ func (r *reconciliation) rebalance(ctx context.Context) (done bool, err error) {
 	case interruption.RebalanceIgnore:
 		return true, r.dropRecommendation(ctx, "the policy is to ignore it")
 	case interruption.RebalanceCordon:
-		r.opts.Turns.Leave(r.node.Name)
+		r.opts.Turns.Remove(r.node.Name)
 		if r.rec.Phase == interruption.Waiting {
 			return true, r.mark(ctx, r.rec)
 		}
@@ -110,7 +110,7 @@ func (r *reconciliation) standInLine(ctx context.Context) (done bool, err error)
 		standing.Received = retry // those that have not had their turn yet come first
 	}
 	switch {
-	case !r.opts.Turns.Turn(r.node, standing):
+	case !r.opts.Turns.Start(r.node, standing):
 		return true, nil
 	case r.rec.Phase != interruption.Waiting, r.opts.CordonOnly:
 		return true, r.begin(ctx, r.rec)
@@ -125,12 +125,12 @@ func (r *reconciliation) keepPlace() {
 	until := r.movedAt().Add(r.opts.RebalanceTTL / placeShare)
 	switch {
 	case r.opts.RebalanceTTL == 0:
-		r.opts.Turns.Stand(r.node, r.rec)
+		r.opts.Turns.Enqueue(r.node, r.rec)
 	case time.Now().Before(until):
-		r.opts.Turns.Stand(r.node, r.rec)
+		r.opts.Turns.Enqueue(r.node, r.rec)
 		r.lookAgain(until)
 	default:
-		r.opts.Turns.Leave(r.node.Name)
+		r.opts.Turns.Remove(r.node.Name)
 	}
 }
 
@@ -150,7 +150,7 @@ func (r *reconciliation) dropRecommendation(ctx context.Context, why string) err
 	if !r.known.cancelling { // else it was logged when that began
 		r.fields(r.opts.Logger.Info()).Str("reason", why).Msg("rebalance recommendation dropped")
 	}
-	r.opts.Turns.Leave(r.node.Name)
+	r.opts.Turns.Remove(r.node.Name)
 	if !stands {
 		r.rec = rest
 		return r.undo(ctx, nil)
@@ -253,7 +253,7 @@ func (r *reconciliation) secure(ctx context.Context) error {
 // line, and tries again after a while.
 func (r *reconciliation) pass(ctx context.Context, answer interruption.Replacement, why string) error {
 	r.opts.Drainer.Forget(r.node.Name)
-	r.opts.Turns.Leave(r.node.Name)
+	r.opts.Turns.Remove(r.node.Name)
 	r.memory.change(func() {
 		r.known.replacement, r.known.retry = &answer, time.Now().Add(rebalanceLook)
 	})

@@ -63,7 +63,7 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 // read begins a reconciliation with what the Node carries. It is nil if there is nothing to reconcile, or
 // not yet.
 func (h *Handler) read(ctx context.Context, name string) *reconciliation {
-	k := h.memory.of(name)
+	k := h.memory.get(name)
 	h.memory.takeIn(k)
 	node, ok := h.opts.Index.Get(name)
 	if !ok {
@@ -91,19 +91,19 @@ func (h *Handler) read(ctx context.Context, name string) *reconciliation {
 	if !k.rec.Ended.IsZero() && rec.Ended.IsZero() { // the next interruption, to which nothing of the last one belongs
 		written := k.resourceVersion
 		h.forget(name)
-		k = h.memory.of(name)
+		k = h.memory.get(name)
 		k.resourceVersion = written
 	}
 	h.memory.change(func() { k.rec, k.unreadable = rec, false })
 	if rec.Kind != interruption.RebalanceRecommendation {
-		h.opts.Turns.Leave(name)
+		h.opts.Turns.Remove(name)
 	}
 	return &reconciliation{Handler: h, node: node, rec: rec, known: k}
 }
 
 // refuse does nothing about a Node whose record cannot be read, and says so once.
 func (h *Handler) refuse(node *corev1.Node, k *known, err error) {
-	h.opts.Turns.Leave(node.Name) // else nobody of its pool would ever have another turn
+	h.opts.Turns.Remove(node.Name) // else nobody of its pool would ever have another turn
 	if k.unreadable {
 		return
 	}

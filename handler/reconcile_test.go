@@ -161,8 +161,8 @@ func TestNodeGoneIsReported(t *testing.T) {
 		if _, err := step(t, h); err != nil {
 			t.Fatal(err)
 		}
-		h.nodeGone(t.Context(), "node-a", h.memory.of("node-a"))
-		h.nodeGone(t.Context(), "node-a", h.memory.of("node-a")) // forgotten
+		h.nodeGone(t.Context(), "node-a", h.memory.get("node-a"))
+		h.nodeGone(t.Context(), "node-a", h.memory.get("node-a")) // forgotten
 		want := []string{"noticed spot-interruption", notify.ReasonNodeGone}
 		if diff := cmp.Diff(want, events.shown); diff != "" {
 			t.Errorf("notified (-want +got):\n%s", diff)

@@ -96,7 +96,7 @@ func (r *reconciliation) undo(ctx context.Context, rest *interruption.Record) er
 		if rest != nil {
 			rests.rec, rests.firstDue = *rest, r.known.firstDue
 		}
-		now := r.memory.of(r.node.Name)
+		now := r.memory.get(r.node.Name)
 		r.memory.change(func() { *now = rests })
 	}
 	return nil // the watch brings the Node's change back, and then the rest is forgotten

@@ -15,7 +15,7 @@ const (
 
 // yields puts a node aside while notices are being written, if its drain can wait.
 func (h *Handler) yields(name string) bool {
-	k := h.memory.of(name)
+	k := h.memory.get(name)
 	if k.firstDue.IsZero() {
 		k.firstDue = time.Now()
 	}

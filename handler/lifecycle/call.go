@@ -65,8 +65,8 @@ func keyOf(hook interruption.Hook) tryKey { return tryKey{hook.Group, hook.Name,
 // names reports whether that is the hook.
 func (k tryKey) names(hook interruption.Hook) bool { return k == keyOf(hook) }
 
-// of returns what is known of a node's hook. The caller holds the mutex.
-func (t *Tender) of(node string, hook interruption.Hook) *try {
+// tryOf returns what is known of a node's hook. The caller holds the mutex.
+func (t *Tender) tryOf(node string, hook interruption.Hook) *try {
 	if t.tries[node] == nil {
 		t.tries[node] = map[tryKey]*try{}
 	}

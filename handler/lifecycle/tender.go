@@ -146,7 +146,7 @@ func (t *Tender) learn(node string, hook *interruption.Hook, received time.Time)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	try := t.of(node, *hook)
+	try := t.tryOf(node, *hook)
 	if try.gone {
 		hook.Done = true
 		return true
@@ -186,7 +186,7 @@ func (t *Tender) answer(ctx context.Context, node string, rec interruption.Recor
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	try := t.of(node, hook)
+	try := t.tryOf(node, hook)
 	c := call{node: node, rec: rec, hook: hook, try: try}
 	var due func(context.Context, call)
 	switch {
@@ -250,7 +250,7 @@ func (t *Tender) Orphaned(ctx context.Context, node string, rec interruption.Rec
 	defer t.mu.Unlock()
 	for _, hook := range rec.Hooks {
 		if !hook.Done {
-			t.end(ctx, call{node: node, rec: rec, hook: hook, try: t.of(node, hook)})
+			t.end(ctx, call{node: node, rec: rec, hook: hook, try: t.tryOf(node, hook)})
 		}
 	}
 	delete(t.tries, node) // so Forget does not stop them

@@ -45,8 +45,8 @@ type ConfigMaps interface {
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*corev1.ConfigMap, error)
 }
 
-// keeper keeps a memory in the ConfigMap.
-type keeper struct {
+// configMap keeps a memory in the ConfigMap.
+type configMap struct {
 	*Memory
 	client  ConfigMaps
 	logger  zerolog.Logger
@@ -62,7 +62,7 @@ func (m *Memory) Keep(ctx context.Context, client ConfigMaps, all func() []*core
 	m.mu.Lock()
 	m.all = all
 	m.mu.Unlock()
-	k := &keeper{Memory: m, client: client, logger: logger}
+	k := &configMap{Memory: m, client: client, logger: logger}
 	next := time.Now().Add(k.sync(ctx))
 	counted := time.After(0)
 	var wrote time.Time
@@ -95,7 +95,7 @@ func (m *Memory) Keep(ctx context.Context, client ConfigMaps, all func() []*core
 
 // sync reads the ConfigMap once, and writes what is new. It returns after how long to come again if
 // nothing happens before.
-func (k *keeper) sync(ctx context.Context) time.Duration {
+func (k *configMap) sync(ctx context.Context) time.Duration {
 	bounded, cancel := context.WithTimeout(ctx, pause)
 	defer cancel()
 	err := k.read(bounded)
@@ -119,7 +119,7 @@ func (k *keeper) sync(ctx context.Context) time.Duration {
 	return pause
 }
 
-func (k *keeper) read(ctx context.Context) error {
+func (k *configMap) read(ctx context.Context) error {
 	if k.loaded {
 		return nil
 	}
@@ -142,7 +142,7 @@ func (k *keeper) read(ctx context.Context) error {
 }
 
 // write replaces the memory, and leaves all else in the ConfigMap as it is.
-func (k *keeper) write(ctx context.Context) error {
+func (k *configMap) write(ctx context.Context) error {
 	patch, err := json.Marshal(map[string]any{"data": map[string]string{dataKey: k.text()}})
 	if err == nil {
 		_, err = k.client.Patch(ctx, ConfigMap, types.MergePatchType, patch, metav1.PatchOptions{})

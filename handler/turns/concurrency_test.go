@@ -10,7 +10,7 @@ func TestConcurrency(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
-		if got := [3]int{c.Of(0), c.Of(19), c.Of(200)}; got != want {
+		if got := [3]int{c.Limit(0), c.Limit(19), c.Limit(200)}; got != want {
 			t.Errorf("%s: %v, want %v", text, got, want)
 		}
 	}

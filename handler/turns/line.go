@@ -48,9 +48,9 @@ func NewLine(atOnce Concurrency, count func(pool nodes.Pool) int, notify func(no
 	return &Line{atOnce: atOnce, count: count, notify: notify, entries: map[string]entry{}, sizes: cache.NewLRUExpireCache(maxSizes)}
 }
 
-// Stand puts a node in line, if its record belongs there. A node that has taken its turn keeps
+// Enqueue puts a node in line, if its record belongs there. A node that has taken its turn keeps
 // it until it leaves, whatever the Node says: its turn might not be written there yet.
-func (l *Line) Stand(node *corev1.Node, rec interruption.Record) {
+func (l *Line) Enqueue(node *corev1.Node, rec interruption.Record) {
 	if rec.Kind != interruption.RebalanceRecommendation || rec.Phase.Over() || rec.Canceled {
 		return
 	}
@@ -63,23 +63,23 @@ func (l *Line) Stand(node *corev1.Node, rec interruption.Record) {
 	l.entries[node.Name] = e
 }
 
-// Turn gives a node its turn if fewer of its pool than allowed have theirs, counting those
+// Start gives a node its turn if fewer of its pool than allowed have theirs, counting those
 // ahead of it in line.
-func (l *Line) Turn(node *corev1.Node, rec interruption.Record) bool {
-	l.Stand(node, rec)
+func (l *Line) Start(node *corev1.Node, rec interruption.Record) bool {
+	l.Enqueue(node, rec)
 	of := nodes.PoolOf(node)
-	most := l.atOnce.Of(l.sizeOf(of))
+	most := l.atOnce.Limit(l.sizeOf(of))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	turn := l.take(node.Name, most)
+	turn := l.start(node.Name, most)
 	if turn {
 		l.wakeNext(of) // there may be room for one more
 	}
 	return turn
 }
 
-// take gives a node its turn, as Turn describes.
-func (l *Line) take(node string, most int) bool {
+// start gives a node its turn, as Start describes.
+func (l *Line) start(node string, most int) bool {
 	own, ok := l.entries[node]
 	if !ok || own.begun {
 		return ok
@@ -112,8 +112,8 @@ func (l *Line) ahead(node string, own entry) (begun, waiting int) {
 	return begun, waiting
 }
 
-// Leave takes a node out of the line, if it stands there.
-func (l *Line) Leave(node string) {
+// Remove takes a node out of the line, if it stands there.
+func (l *Line) Remove(node string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if e, stood := l.entries[node]; stood {
@@ -159,18 +159,18 @@ type Concurrency struct{ value intstr.IntOrString }
 // "10%".
 func ParseConcurrency(text string) (Concurrency, error) {
 	c := Concurrency{intstr.Parse(text)}
-	if n := c.of(100); n < 1 || c.value.Type == intstr.String && n > 100 || c.value.String() != text {
+	if n := c.limit(100); n < 1 || c.value.Type == intstr.String && n > 100 || c.value.String() != text {
 		return Concurrency{}, fmt.Errorf("%q: want a number from 1, or a percentage of the pool's nodes, such as 10%%", text)
 	}
 	return c, nil
 }
 
-// Of is the number for a pool of that many nodes: a percentage is rounded down, but at least
+// Limit is the number for a pool of that many nodes: a percentage is rounded down, but at least
 // one node is always allowed.
-func (c Concurrency) Of(nodes int) int { return max(1, c.of(nodes)) }
+func (c Concurrency) Limit(nodes int) int { return max(1, c.limit(nodes)) }
 
-// of is zero if the value is none.
-func (c Concurrency) of(nodes int) int {
+// limit is zero if the value is none.
+func (c Concurrency) limit(nodes int) int {
 	n, _ := intstr.GetScaledValueFromIntOrPercent(&c.value, nodes, false)
 	return n
 }

@@ -51,14 +51,14 @@ func (b *Backend) calmOf(pool *nodePool) time.Duration {
 
 // holds reports whether what replaces the node is held until the node's pool is calm. A process of
 // one node knows of no other losses.
-func (b *Backend) holds(lost lostNode) bool {
+func (b *Backend) holds(lost replacedNode) bool {
 	_, isSpot := offerings.Of(lost.node)
 	return !b.opts.SingleNode && isSpot && offerings.Takes(lost.rec) && lost.source != nil && b.calmOf(lost.source) > 0
 }
 
 // isHeld reports whether the replacement that the candidate gives is held: it is on demand, and
 // Karpenter would move its pods back to spot.
-func (lost lostNode) isHeld(c candidate) bool {
+func (lost replacedNode) isHeld(c candidate) bool {
 	_, consolidates := c.pool.consolidates()
 	return lost.holds && c.capacity != spot && hasNoOnDemand(c.pool, lost) == "" &&
 		consolidates && c.pool.Spec.Disruption.ConsolidationPolicy != "WhenEmpty"

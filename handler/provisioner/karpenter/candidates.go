@@ -24,7 +24,7 @@ type candidate struct {
 // fallbackFor is the pool that the operator has named to replace the node's, and where; empty if
 // there is none. Flags are --fallback-nodepool. The operator can name the source pool itself, as for
 // a pool of spot and on-demand instances.
-func fallbackFor(lost lostNode, flags map[string]string) (pool, by string) {
+func fallbackFor(lost replacedNode, flags map[string]string) (pool, by string) {
 	if pool = flags[lost.pool]; pool != "" {
 		by = "--fallback-nodepool"
 	}
@@ -40,7 +40,7 @@ func fallbackFor(lost lostNode, flags map[string]string) (pool, by string) {
 // fallbacks are those of the pools that may give a replacement that stays, and why the others may
 // not: the pool that the operator has named, else every one that qualifies. If the name turns out to
 // be wrong we do not guess another.
-func (lost lostNode) fallbacks(pools []*nodePool) (list []candidate, rejected []Weighed) {
+func (lost replacedNode) fallbacks(pools []*nodePool) (list []candidate, rejected []Weighed) {
 	if lost.named == "" {
 		for _, pool := range pools {
 			if reason := objection(slices.Concat(rules, automaticRules), pool, lost); reason != "" {
@@ -66,7 +66,7 @@ func (lost lostNode) fallbacks(pools []*nodePool) (list []candidate, rejected []
 }
 
 // refusal is the answer if there are no fallbacks.
-func (lost lostNode) refusal(rejected []Weighed) interruption.Replacement {
+func (lost replacedNode) refusal(rejected []Weighed) interruption.Replacement {
 	var against []string
 	for _, w := range rejected {
 		if lost.named != "" {
@@ -93,7 +93,7 @@ func failedIn(pool, reason string) interruption.Replacement {
 // named, every one that qualifies: there is time for that, and if every recommendation were answered
 // on demand a fleet would drift off spot. Otherwise it is the named one if that has nothing but spot
 // instances: it is asked for others than were lost lately, and only then for any.
-func (lost lostNode) spotCandidates(pools []*nodePool) (list []candidate) {
+func (lost replacedNode) spotCandidates(pools []*nodePool) (list []candidate) {
 	for _, pool := range pools {
 		named := pool.Name == lost.named
 		switch {
@@ -114,7 +114,7 @@ func (lost lostNode) spotCandidates(pools []*nodePool) (list []candidate) {
 
 // rules hold for every pool. Each says why it cannot give the replacement, or nothing; the
 // first objection counts.
-var rules = []func(*nodePool, lostNode) string{
+var rules = []func(*nodePool, replacedNode) string{
 	isBroken,
 	isDeleting,
 	isStatic,
@@ -123,7 +123,7 @@ var rules = []func(*nodePool, lostNode) string{
 }
 
 // automaticRules hold, on top of rules, for a pool that nobody has named.
-var automaticRules = []func(*nodePool, lostNode) string{
+var automaticRules = []func(*nodePool, replacedNode) string{
 	wasTried,
 	isOwnPool,
 	hasOtherNodeClass,
@@ -131,7 +131,7 @@ var automaticRules = []func(*nodePool, lostNode) string{
 }
 
 // objection is the first that the rules raise against the pool, or empty.
-func objection(rules []func(*nodePool, lostNode) string, pool *nodePool, lost lostNode) string {
+func objection(rules []func(*nodePool, replacedNode) string, pool *nodePool, lost replacedNode) string {
 	for _, rule := range rules {
 		if reason := rule(pool, lost); reason != "" {
 			return reason
@@ -148,25 +148,25 @@ func when(holds bool, reason string) string {
 	return ""
 }
 
-func isBroken(pool *nodePool, _ lostNode) string {
+func isBroken(pool *nodePool, _ replacedNode) string {
 	return when(pool.broken != "", "cannot be read: "+pool.broken)
 }
 
-func isDeleting(pool *nodePool, _ lostNode) string {
+func isDeleting(pool *nodePool, _ replacedNode) string {
 	return when(!pool.DeletionTimestamp.IsZero(), "is being deleted")
 }
 
 // isStatic: Karpenter keeps such a pool's number of nodes, and would remove ours.
-func isStatic(pool *nodePool, _ lostNode) string {
+func isStatic(pool *nodePool, _ replacedNode) string {
 	return when(pool.Spec.Replicas != nil, "is static (spec.replicas)")
 }
 
-func hasNoNodeClass(pool *nodePool, _ lostNode) string {
+func hasNoNodeClass(pool *nodePool, _ replacedNode) string {
 	ref := pool.Spec.Template.Spec.NodeClassRef
 	return when(ref.Group == "" || ref.Kind == "" || ref.Name == "", "has no complete nodeClassRef")
 }
 
-func isNotReady(pool *nodePool, _ lostNode) string {
+func isNotReady(pool *nodePool, _ replacedNode) string {
 	ready := meta.FindStatusCondition(pool.Status.Conditions, "Ready")
 	switch {
 	case ready != nil && ready.Status == metav1.ConditionTrue:
@@ -178,18 +178,18 @@ func isNotReady(pool *nodePool, _ lostNode) string {
 	}
 }
 
-func wasTried(pool *nodePool, lost lostNode) string {
+func wasTried(pool *nodePool, lost replacedNode) string {
 	return when(slices.Contains(lost.tried, pool.Name), "was tried")
 }
 
 // isOwnPool: we do not return to a pool at risk. On an interruption we do, as what the pool
 // gives then is on demand.
-func isOwnPool(pool *nodePool, lost lostNode) string {
+func isOwnPool(pool *nodePool, lost replacedNode) string {
 	return when(pool.Name == lost.pool && lost.rec.Kind == interruption.RebalanceRecommendation, "is the one that the node is to leave")
 }
 
 // hasOtherNodeClass: another kind of node class is another provider.
-func hasOtherNodeClass(pool *nodePool, lost lostNode) string {
+func hasOtherNodeClass(pool *nodePool, lost replacedNode) string {
 	if lost.source == nil || lost.source.broken != "" {
 		return ""
 	}
@@ -197,22 +197,22 @@ func hasOtherNodeClass(pool *nodePool, lost lostNode) string {
 	return when(ours.Kind != "" && (ours.Group != theirs.Group || ours.Kind != theirs.Kind), "has another kind of node class, "+theirs.Kind)
 }
 
-func hasNoOnDemand(pool *nodePool, _ lostNode) string {
+func hasNoOnDemand(pool *nodePool, _ replacedNode) string {
 	capacity := constraintOn(capacityTypeLabel, pool.Spec.Template.Spec.Requirements)
 	return when(!capacity.Allows(onDemand), "has no on-demand instances")
 }
 
 // spotRules hold, on top of rules, for a pool that is to give another spot instance.
-var spotRules = []func(*nodePool, lostNode) string{
+var spotRules = []func(*nodePool, replacedNode) string{
 	spotWasTried,
 	hasOtherNodeClass,
 	hasNoOtherSpot,
 }
 
-func spotWasTried(pool *nodePool, lost lostNode) string {
+func spotWasTried(pool *nodePool, lost replacedNode) string {
 	return when(slices.Contains(lost.tried, triedAs(pool.Name, spot)), "was tried")
 }
 
-func hasNoOtherSpot(pool *nodePool, lost lostNode) string {
+func hasNoOtherSpot(pool *nodePool, lost replacedNode) string {
 	return when(!lost.avoidRisk(newShape(pool, lost.source, lost.node)), "has no spot instances but those at risk")
 }

@@ -24,8 +24,8 @@ const (
 	reasonDisrupting = "Karpenter is about to replace the node itself: it has tainted it"
 )
 
-// lostNode is what is known about an interrupted node when its replacement is chosen.
-type lostNode struct {
+// replacedNode is what is known about an interrupted node when its replacement is chosen.
+type replacedNode struct {
 	node   *corev1.Node
 	rec    interruption.Record
 	need   provisioner.Need
@@ -103,13 +103,13 @@ func refuse(node *corev1.Node, rec interruption.Record, need provisioner.Need) *
 
 // lose collects what is known of the node. Its NodeClaim overrides the node's own labels, which its
 // kubelet can write.
-func (b *Backend) lose(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (lostNode, error) {
+func (b *Backend) lose(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (replacedNode, error) {
 	claim, err := b.sourceClaim(ctx, node)
 	if err != nil {
-		return lostNode{}, err
+		return replacedNode{}, err
 	}
 	node = asMade(node, claim)
-	lost := lostNode{
+	lost := replacedNode{
 		node: node, rec: rec, need: need, claim: claim, pool: node.Labels[nodePoolLabel], lately: b.opts.Offerings.Lost(),
 	}
 	if rec.Kind == interruption.RebalanceRecommendation {
@@ -149,7 +149,7 @@ type ranking struct {
 }
 
 // rank makes an order in each pool that may replace the node.
-func (b *Backend) rank(ctx context.Context, lost lostNode) (ranking, error) {
+func (b *Backend) rank(ctx context.Context, lost replacedNode) (ranking, error) {
 	known, err := b.pools.Get(ctx, "")
 	if err != nil {
 		return ranking{}, err
@@ -186,7 +186,7 @@ func (b *Backend) rank(ctx context.Context, lost lostNode) (ranking, error) {
 
 // complete adds the DaemonSets and, if Karpenter replaces the node itself, has only the pods move that
 // it leaves behind. If it leaves none, by says why nothing is to be asked for.
-func (b *Backend) complete(ctx context.Context, lost *lostNode) (by string, err error) {
+func (b *Backend) complete(ctx context.Context, lost *replacedNode) (by string, err error) {
 	if by := replacedBy(*lost); by != "" {
 		stranded, err := b.stranded(ctx, lost.need.Moving)
 		if err != nil || len(stranded) == 0 {
@@ -208,7 +208,7 @@ func (b *Backend) best(ctx context.Context, r ranking) (choice, error) {
 			against = append(against, "NodePool "+o.pool.Name+" takes none of the pods: "+o.fit.remark())
 			continue
 		}
-		reason, err := b.room(ctx, o)
+		reason, err := b.full(ctx, o)
 		if err != nil {
 			return choice{}, err
 		}

@@ -126,7 +126,7 @@ func (k *keeper) check(ctx context.Context, name string) (time.Duration, error) 
 		}
 	}
 	k.held.count(name, false)
-	return k.settle(ctx, claim)
+	return k.review(ctx, claim)
 }
 
 // awaitLaunch removes a claim that has waited too long for its instance.
@@ -181,9 +181,9 @@ func (k *keeper) due(claim *Claim) bool {
 	return k.b.opts.TTL > 0 && k.untilDue(claim) <= 0
 }
 
-// settle decides about a replacement that was launched a while ago. If it is in use, or if
+// review decides about a replacement that was launched a while ago. If it is in use, or if
 // Karpenter will remove it, it is handed over; otherwise it is taken back.
-func (k *keeper) settle(ctx context.Context, claim *Claim) (time.Duration, error) {
+func (k *keeper) review(ctx context.Context, claim *Claim) (time.Duration, error) {
 	wait := max(0, k.untilDue(claim))
 	due := k.b.opts.TTL > 0 && wait == 0
 	over := false
@@ -197,7 +197,7 @@ func (k *keeper) settle(ctx context.Context, claim *Claim) (time.Duration, error
 		return wait, nil
 	}
 	// The process of a single node ends with it: others should find little to do.
-	if used, err := k.settleIfUsed(ctx, claim, cached); used || err != nil {
+	if used, err := k.handOverIfUsed(ctx, claim, cached); used || err != nil {
 		return 0, err
 	}
 	switch {
@@ -216,7 +216,7 @@ func (k *keeper) settle(ctx context.Context, claim *Claim) (time.Duration, error
 		}
 	}
 	// Pods might be landing at this moment, and the deletion cannot be undone.
-	if used, err := k.settleIfUsed(ctx, claim, asStored); used || err != nil {
+	if used, err := k.handOverIfUsed(ctx, claim, asStored); used || err != nil {
 		return 0, err
 	}
 	text := fmt.Sprintf("returned: no pod has come in %s", k.b.opts.TTL)
@@ -226,8 +226,8 @@ func (k *keeper) settle(ctx context.Context, claim *Claim) (time.Duration, error
 	return k.remove(ctx, claim, false, reasonUnused, text)
 }
 
-// settleIfUsed hands the claim over if pods run on its node.
-func (k *keeper) settleIfUsed(ctx context.Context, claim *Claim, version string) (used bool, err error) {
+// handOverIfUsed hands the claim over if pods run on its node.
+func (k *keeper) handOverIfUsed(ctx context.Context, claim *Claim, version string) (used bool, err error) {
 	pods, err := k.pods(ctx, claim, version)
 	if err != nil || pods == 0 {
 		return false, err

@@ -73,10 +73,10 @@ func newLedger(client dynamic.Interface, reg prometheus.Registerer) *ledger {
 	return l
 }
 
-// room says which of the pool's limits leaves no room for a claim of that size, or is empty.
+// refusal says which of the pool's limits leaves no room for a claim of that size, or is empty.
 // There is always room for a claim that exists: it is counted, and asking for it again adds
 // nothing. An error that is not unavailable is transient.
-func (l *ledger) room(ctx context.Context, pool *nodePool, claim string, size corev1.ResourceList) (full string, err error) {
+func (l *ledger) refusal(ctx context.Context, pool *nodePool, claim string, size corev1.ResourceList) (full string, err error) {
 	if len(pool.Spec.Limits) == 0 {
 		return "", nil
 	}
@@ -156,7 +156,7 @@ func (l *ledger) counts(u *usage, claim string) bool {
 	return listed || l.unlisted[claim] != nil
 }
 
-// full is room with the pool's usage known, and counts the refusal.
+// full is what refusal says, with the pool's usage known, and counts the refusal.
 func (l *ledger) full(u *usage, pool *nodePool, claim string, size corev1.ResourceList) string {
 	if l.counts(u, claim) {
 		return ""

@@ -98,7 +98,7 @@ func TestExceeded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBooks(t)
-			got, err := b.room(t.Context(), limited(tt.limits, tt.used), "new", tt.ask)
+			got, err := b.refusal(t.Context(), limited(tt.limits, tt.used), "new", tt.ask)
 			if err != nil || (tt.over == "") != (got == "") || !strings.Contains(got, tt.over) {
 				t.Errorf("room() = %q, %v; want %q", got, err, tt.over)
 			}
@@ -164,7 +164,7 @@ func TestLedgerHoldsABurstToTheLimit(t *testing.T) {
 	}
 	other := limited(cpu("4"), nil)
 	other.Name = "other"
-	if reason, err := b.room(t.Context(), other, "new", cpu("4")); reason != "" || err != nil {
+	if reason, err := b.refusal(t.Context(), other, "new", cpu("4")); reason != "" || err != nil {
 		t.Errorf("another pool: %s, %v", reason, err)
 	}
 }

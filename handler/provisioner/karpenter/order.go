@@ -29,7 +29,7 @@ const kwokGroup = "karpenter.kwok.sh"
 // claimOrder is everything that a replacement's NodeClaim is made from.
 type claimOrder struct {
 	candidate
-	lost   lostNode // that it replaces
+	lost   replacedNode // that it replaces
 	fit    fit
 	ask    corev1.ResourceList // for the pods that fit
 	size   corev1.ResourceList // what it might use of the pool's limits; at least ask

@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "write testdata/nodeclaim.json")
 
 func newOrder(t *testing.T, change ...func(*unstructured.Unstructured)) claimOrder {
 	t.Helper()
-	lost := lostNode{rec: record(), node: interruptedNode(), claim: decodeClaim(sourceNodeClaim())}
+	lost := replacedNode{rec: record(), node: interruptedNode(), claim: decodeClaim(sourceNodeClaim())}
 	return claimOrder{candidate: candidate{pool: pool(t, change...)}, lost: lost, fit: fit{need: need()}, ask: sumRequests(need())}
 }
 
@@ -148,7 +148,7 @@ func TestNames(t *testing.T) {
 		{"", "", ""},
 		{"ä", "ö", ""},
 	} {
-		o := claimOrder{candidate: candidate{pool: &nodePool{}}, lost: lostNode{rec: interruption.Record{Instance: tt.instance}}}
+		o := claimOrder{candidate: candidate{pool: &nodePool{}}, lost: replacedNode{rec: interruption.Record{Instance: tt.instance}}}
 		o.pool.Name = tt.pool
 		got := o.name()
 		if !strings.HasPrefix(got, tt.want) || got != o.name() {

@@ -141,7 +141,7 @@ func (f fleet) elsewhere(pool *nodePool) (zones []string) {
 // outlook judges one pool.
 func outlook(source *nodePool, all []*nodePool, f fleet, flags map[string]string) Outlook {
 	o := Outlook{Pool: source.Name, Zones: map[string]int{}}
-	lost := lostNode{node: &corev1.Node{}, pool: source.Name, source: source, rec: interruption.Record{Kind: interruption.SpotInterruption}}
+	lost := replacedNode{node: &corev1.Node{}, pool: source.Name, source: source, rec: interruption.Record{Kind: interruption.SpotInterruption}}
 	var largest *spotNodes
 	for of, nodes := range f.spot[source.Name] {
 		o.Zones[of.Zone] += nodes.count

@@ -10,7 +10,7 @@ import (
 )
 
 // rank makes an order in each of the pools, best first, as preferences say.
-func (lost lostNode) rank(list []candidate) []claimOrder {
+func (lost replacedNode) rank(list []candidate) []claimOrder {
 	orders := make([]claimOrder, len(list))
 	for i, c := range list {
 		orders[i] = lost.orderIn(c)
@@ -25,28 +25,28 @@ func (lost lostNode) rank(list []candidate) []claimOrder {
 // preferences say which of two orders is better; the first that tells them apart decides.
 var preferences = []struct {
 	why     string // of the better one's pool
-	compare func(lost lostNode, a, b claimOrder) int
+	compare func(lost replacedNode, a, b claimOrder) int
 }{
-	{"takes more of the pods", func(_ lostNode, a, b claimOrder) int {
+	{"takes more of the pods", func(_ replacedNode, a, b claimOrder) int {
 		return cmp.Compare(len(b.fit.need.Moving), len(a.fit.need.Moving))
 	}},
-	{"has not lost too many nodes", having(func(lost lostNode, o claimOrder) bool { return !lost.unsafe(o) })},
-	{"has not just failed to launch a spot instance", having(func(_ lostNode, o claimOrder) bool { return !o.inVain })},
+	{"has not lost too many nodes", having(func(lost replacedNode, o claimOrder) bool { return !lost.unsafe(o) })},
+	{"has not just failed to launch a spot instance", having(func(_ replacedNode, o claimOrder) bool { return !o.inVain })},
 	// Only on a rebalance recommendation.
-	{"can give another spot instance", having(func(_ lostNode, o claimOrder) bool { return o.capacity == spot })},
-	{"is the node's own", having(func(lost lostNode, o claimOrder) bool {
+	{"can give another spot instance", having(func(_ replacedNode, o claimOrder) bool { return o.capacity == spot })},
+	{"is the node's own", having(func(lost replacedNode, o claimOrder) bool {
 		return o.capacity == spot && o.pool.Name == lost.pool
 	})},
-	{"was not hit lately", having(func(lost lostNode, o claimOrder) bool { return !lost.risky(o.pool) })},
-	{"has the labels and taints of the node's pool", having(func(lost lostNode, o claimOrder) bool { return lost.alike(o.pool) })},
-	{"has a lower weight than the node's pool", having(func(lost lostNode, o claimOrder) bool { return lost.below(o.pool) })},
-	{"has a higher weight", func(_ lostNode, a, b claimOrder) int { return cmp.Compare(b.pool.Spec.Weight, a.pool.Spec.Weight) }},
-	{"comes first by name", func(_ lostNode, a, b claimOrder) int { return strings.Compare(a.pool.Name, b.pool.Name) }},
+	{"was not hit lately", having(func(lost replacedNode, o claimOrder) bool { return !lost.risky(o.pool) })},
+	{"has the labels and taints of the node's pool", having(func(lost replacedNode, o claimOrder) bool { return lost.alike(o.pool) })},
+	{"has a lower weight than the node's pool", having(func(lost replacedNode, o claimOrder) bool { return lost.below(o.pool) })},
+	{"has a higher weight", func(_ replacedNode, a, b claimOrder) int { return cmp.Compare(b.pool.Spec.Weight, a.pool.Spec.Weight) }},
+	{"comes first by name", func(_ replacedNode, a, b claimOrder) int { return strings.Compare(a.pool.Name, b.pool.Name) }},
 }
 
 // having puts an order of which is is true before one of which it is not.
-func having(is func(lost lostNode, o claimOrder) bool) func(lost lostNode, a, b claimOrder) int {
-	return func(lost lostNode, a, b claimOrder) int { return trueFirst(is(lost, a), is(lost, b)) }
+func having(is func(lost replacedNode, o claimOrder) bool) func(lost replacedNode, a, b claimOrder) int {
+	return func(lost replacedNode, a, b claimOrder) int { return trueFirst(is(lost, a), is(lost, b)) }
 }
 
 // trueFirst puts what is true before what is not.
@@ -61,7 +61,7 @@ func trueFirst(a, b bool) int {
 }
 
 // compare puts the better of two orders first, and says why it is better.
-func (lost lostNode) compare(a, b claimOrder) (order int, why string) {
+func (lost replacedNode) compare(a, b claimOrder) (order int, why string) {
 	for _, p := range preferences {
 		if order := p.compare(lost, a, b); order != 0 {
 			return order, p.why
@@ -70,7 +70,7 @@ func (lost lostNode) compare(a, b claimOrder) (order int, why string) {
 	return 0, ""
 }
 
-func (lost lostNode) orderIn(c candidate) claimOrder {
+func (lost replacedNode) orderIn(c candidate) claimOrder {
 	o := claimOrder{candidate: c, lost: lost, until: lost.protectedUntil(c), remark: lost.remark}
 	s := newShape(c.pool, lost.source, lost.node)
 	if c.capacity == spot {
@@ -90,7 +90,7 @@ func (lost lostNode) orderIn(c candidate) claimOrder {
 
 // alike reports whether the pool gives its nodes the labels and taints that the source
 // pool does.
-func (lost lostNode) alike(pool *nodePool) bool {
+func (lost replacedNode) alike(pool *nodePool) bool {
 	if lost.source == nil || lost.source.broken != "" {
 		return false
 	}
@@ -108,7 +108,7 @@ func taintsOf(pool *nodePool) []string {
 }
 
 // below reports whether Karpenter prefers the source pool to this one.
-func (lost lostNode) below(pool *nodePool) bool {
+func (lost replacedNode) below(pool *nodePool) bool {
 	return lost.source == nil || pool.Spec.Weight < lost.source.Spec.Weight
 }
 
@@ -120,7 +120,7 @@ const rebalanceWindow = 5 * time.Minute
 // consolidation: until our pods are there, at most until the end of the interrupted node,
 // and not at all if Karpenter would not be faster than that, unless it is held afterwards. While an
 // empty node is protected, Karpenter might move other nodes' healthy pods onto it.
-func (lost lostNode) protectedUntil(c candidate) time.Time {
+func (lost replacedNode) protectedUntil(c candidate) time.Time {
 	end := lost.rec.Deadline
 	if end.IsZero() {
 		end = time.Now().Add(rebalanceWindow)

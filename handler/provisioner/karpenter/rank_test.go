@@ -60,7 +60,7 @@ func TestRank(t *testing.T) {
 	p, q := pod(container("1", "")), selects(corev1.LabelTopologyZone, "b")
 	p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	q.Spec.Tolerations = p.Spec.Tolerations
-	s := lostNode{node: interruptedNode(), rec: record(), source: source, need: provisioner.Need{Moving: []*corev1.Pod{p, q}}}
+	s := replacedNode{node: interruptedNode(), rec: record(), source: source, need: provisioner.Need{Moving: []*corev1.Pod{p, q}}}
 	for range 20 {
 		var list []candidate
 		for _, i := range rand.Perm(len(want)) {
@@ -95,7 +95,7 @@ func TestProtectedUntil(t *testing.T) {
 				end := time.Now().Add(tt.deadline)
 				rec.Deadline = end
 			}
-			got := lostNode{rec: rec}.protectedUntil(candidate{pool: pool(t, set(tt.after, "spec", "disruption", "consolidateAfter"))})
+			got := replacedNode{rec: rec}.protectedUntil(candidate{pool: pool(t, set(tt.after, "spec", "disruption", "consolidateAfter"))})
 			if got.IsZero() == tt.want {
 				t.Errorf("protectedUntil() = %s, want one: %t", got, tt.want)
 			}

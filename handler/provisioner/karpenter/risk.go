@@ -12,7 +12,7 @@ import (
 
 // taken are the offerings lost lately, and the node's own if EC2 takes it, of those that the shape
 // allows.
-func (lost lostNode) taken(s *shape) []offerings.Offering {
+func (lost replacedNode) taken(s *shape) []offerings.Offering {
 	var taken []offerings.Offering
 	for _, loss := range lost.lately {
 		taken = append(taken, loss.Offering)
@@ -30,7 +30,7 @@ func (lost lostNode) taken(s *shape) []offerings.Offering {
 // alone: it goes with its instance type or with its zone, all that were lost if that leaves any,
 // or else at least the node's own. Few pools list their types: those that the node's own claim names
 // are what such a pool has for its pods.
-func (lost lostNode) avoidRisk(s *shape) bool {
+func (lost replacedNode) avoidRisk(s *shape) bool {
 	kind, zone := lost.node.Labels[corev1.LabelInstanceTypeStable], lost.node.Labels[corev1.LabelTopologyZone]
 	if kind == "" || zone == "" || s.need(requirement{Key: capacityTypeLabel, Operator: "In", Values: []string{spot}}) != "" {
 		return false
@@ -73,13 +73,13 @@ func leavesTypes(have []requirement, more ...requirement) bool {
 
 // risky reports whether a node that is only at risk had better not go to the pool, which was
 // hit lately. On an interruption any pool that has room will do.
-func (lost lostNode) risky(pool *nodePool) bool {
+func (lost replacedNode) risky(pool *nodePool) bool {
 	return lost.rec.Kind == interruption.RebalanceRecommendation &&
 		slices.ContainsFunc(lost.lately, func(l offerings.Loss) bool { return l.Pool == pool.Name })
 }
 
 // unsafe reports whether the order is of a spot instance in a pool that has lost too many.
-func (lost lostNode) unsafe(o claimOrder) bool {
+func (lost replacedNode) unsafe(o claimOrder) bool {
 	_, tooMany := lost.tooMany[o.pool.Name]
 	return tooMany && (o.capacity == spot || hasNoOnDemand(o.pool, lost) != "")
 }

@@ -18,7 +18,7 @@ const elsewhereShare = 2
 
 // capacity is how much pods can have of the interrupted node, according to its NodeClaim; empty if that is
 // not known. The Node that we are given is lean and does not say, and its kubelet could say anything.
-func (lost lostNode) capacity() corev1.ResourceList {
+func (lost replacedNode) capacity() corev1.ResourceList {
 	if lost.claim == nil {
 		return nil
 	}
@@ -31,7 +31,7 @@ func (lost lostNode) capacity() corev1.ResourceList {
 // ask is what the replacement has to hold. Pods that were on the interrupted node had room there, so
 // they count for no more than it had: with spec.nodeName a tenant, or the node's own kubelet, has any
 // number of pods on it. DaemonSets that have no pod there come on top, up to a share of the node.
-func (lost lostNode) ask(s *shape, need provisioner.Need) corev1.ResourceList {
+func (lost replacedNode) ask(s *shape, need provisioner.Need) corev1.ResourceList {
 	ask, most := sumRequests(need), lost.capacity()
 	if len(most) > 0 {
 		ask = atMost(ask, most)
@@ -163,13 +163,13 @@ func (b *Backend) fitted(ctx context.Context, o claimOrder) (claimOrder, error) 
 	return o, nil
 }
 
-// room says which of the limits of the order's pool leaves no room for it, or is empty.
-func (b *Backend) room(ctx context.Context, o claimOrder) (full string, err error) {
+// full says which of the limits of the order's pool leaves no room for it, or is empty.
+func (b *Backend) full(ctx context.Context, o claimOrder) (full string, err error) {
 	o, err = b.fitted(ctx, o)
 	if err != nil {
 		return "", err
 	}
-	return b.ledger.room(ctx, o.pool, o.name(), o.size)
+	return b.ledger.refusal(ctx, o.pool, o.name(), o.size)
 }
 
 // exceeds reports whether a has more of something than there is left.

@@ -18,7 +18,7 @@ const ownGrace = time.Second
 // replacedBy says that Karpenter is ending the node itself: because of a message in its own
 // interruption queue, or because the node has drifted, expired or is to be consolidated. For
 // the pods that it moves, it has made room or will.
-func replacedBy(lost lostNode) string {
+func replacedBy(lost replacedNode) string {
 	switch {
 	case lost.claim != nil && !lost.claim.DeletionTimestamp.IsZero():
 		if time.Since(lost.claim.DeletionTimestamp.Time) > ownGrace {

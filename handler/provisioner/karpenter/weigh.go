@@ -65,7 +65,7 @@ func (b *Backend) weigh(ctx context.Context, r ranking) (pools, rejected []Weigh
 		w := Weighed{Pool: o.pool.Name, Capacity: o.capacity, Named: o.namedBy, Without: o.fit.out, Inherited: o.fit.inherited}
 		if o.takesNone() {
 			w.Against = "takes none of the pods"
-		} else if w.Against, err = b.room(ctx, o); err != nil {
+		} else if w.Against, err = b.full(ctx, o); err != nil {
 			return nil, nil, err
 		}
 		if w.Against != "" {

@@ -32,7 +32,7 @@ var (
 //
 // Anybody who can create DaemonSets in a namespace could size everybody's replacement with one that has
 // no pod, whatever the namespace's quota. So only kube-system's count without a pod that is Ready. All
-// together count for no more than a share of the node, see [lostNode.ask].
+// together count for no more than a share of the node, see [replacedNode.ask].
 func (b *Backend) elsewhere(ctx context.Context, here []*corev1.Pod) ([]*corev1.Pod, error) {
 	all, err := b.daemons.Get(ctx, "")
 	_, away := unavailable(err)

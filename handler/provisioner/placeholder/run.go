@@ -99,7 +99,7 @@ func (b *Backend) findLeftovers(ctx context.Context) {
 func (b *Backend) sweep(ctx context.Context) {
 	now := time.Now()
 	for _, instance := range b.cache.shown.Values(byInstance) {
-		pods, _ := b.cache.of(instance)
+		pods, _ := b.cache.podsOf(instance)
 		i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return b.orphaned(p, now) != "" })
 		if i < 0 {
 			if len(pods) > 0 && expired(pods[0], now) {
@@ -180,7 +180,7 @@ func (b *Backend) follow(ctx context.Context, node *corev1.Node, rec interruptio
 	if !b.cache.synced(node.Name) {
 		return r, nil
 	}
-	pods, unseen := b.cache.of(label(rec.Instance))
+	pods, unseen := b.cache.podsOf(label(rec.Instance))
 	stay, leave := part(pods, need)
 	b.removeEach(ctx, leave)
 	bound, ready := 0, 0

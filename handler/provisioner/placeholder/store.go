@@ -108,9 +108,9 @@ func (s *store) synced(node string) bool {
 	return s.waiting == nil
 }
 
-// of lists the placeholders of an instance that have not ended, and says how many more were
+// podsOf lists the placeholders of an instance that have not ended, and says how many more were
 // made that the watch has not shown yet.
-func (s *store) of(instance string) (pods []*corev1.Pod, unseen int) {
+func (s *store) podsOf(instance string) (pods []*corev1.Pod, unseen int) {
 	shown := s.shown.By(byInstance, instance)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +124,7 @@ func (s *store) of(instance string) (pods []*corev1.Pod, unseen int) {
 
 // has reports whether the watch has shown the placeholder.
 func (s *store) has(instance, name string) bool {
-	pods, _ := s.of(instance)
+	pods, _ := s.podsOf(instance)
 	return slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Name == name })
 }
 

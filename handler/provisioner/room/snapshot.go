@@ -64,8 +64,8 @@ func NewSpace(allocatable corev1.ResourceList) Space {
 	return s
 }
 
-// Take subtracts what a pod requests.
-func (s *Space) Take(requests corev1.ResourceList) {
+// Reserve subtracts what a pod requests.
+func (s *Space) Reserve(requests corev1.ResourceList) {
 	for name, q := range requests {
 		left := s.left[name]
 		left.Sub(q)
@@ -145,9 +145,9 @@ func read(ctx context.Context, o Options, promised map[types.UID]place) (*snapsh
 			return
 		}
 		l.keeps = append(l.keeps, AntiTerms(pod)...)
-		l.take(place{pod.Spec.NodeName, Requests(pod)})
+		l.occupy(place{pod.Spec.NodeName, Requests(pod)})
 		if at, ok := promised[pod.UID]; ok {
-			l.take(at)
+			l.occupy(at)
 		}
 	})
 	if err != nil {
@@ -158,7 +158,7 @@ func read(ctx context.Context, o Options, promised map[types.UID]place) (*snapsh
 	}
 	for _, pod := range waiting {
 		if at, ok := l.best(nil, pod, nil); ok && intricate(pod) == "" {
-			l.take(at)
+			l.occupy(at)
 		}
 	}
 	return l, nil
@@ -180,10 +180,10 @@ func unavailable(node *corev1.Node) bool {
 	return interrupted || node.Spec.Unschedulable || node.DeletionTimestamp != nil
 }
 
-// take subtracts what a pod requests from what is left on its node.
-func (l *snapshot) take(at place) {
+// occupy subtracts what a pod requests from what is left on its node.
+func (l *snapshot) occupy(at place) {
 	if f := l.nodes[at.node]; f != nil {
-		f.left.Take(at.requests)
+		f.left.Reserve(at.requests)
 	}
 }
 
@@ -204,7 +204,7 @@ func (l *snapshot) placeAll(from *corev1.Node, pods []*corev1.Pod, not func(node
 			}
 			return nil, pod.Namespace + "/" + pod.Name
 		}
-		l.take(at)
+		l.occupy(at)
 		places[pod.UID] = at
 	}
 	return places, ""
