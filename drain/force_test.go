@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -155,19 +154,5 @@ func TestForceWithoutTheCondition(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// What a budget was charged for may have been an earlier pod of the same name.
-func TestGranted(t *testing.T) {
-	db := pod("db-0", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "db"} })
-	db.CreationTimestamp = metav1.NewTime(now)
-	for charged, want := range map[time.Duration]bool{-time.Minute: false, time.Second: true, 9 * time.Second: false} {
-		b := budget("db", 1)
-		b.Spec.Selector.MatchLabels["app"] = "db"
-		b.Status.DisruptedPods = map[string]metav1.Time{"db-0": metav1.NewTime(now.Add(charged))}
-		if got := granted(db, []*policyv1.PodDisruptionBudget{b}, now.Add(10*time.Second)); got != want {
-			t.Errorf("charged %s after the pod was made, 10 s ago: granted %v, want %v", charged, got, want)
-		}
 	}
 }

@@ -9,66 +9,6 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// What is known about a node, and the plans that are made from it.
-
-// sources are where a plan's situation is read; false is what is not known yet, and is being looked up.
-type sources struct {
-	asks     func(namespace types.NamespacedName) (Preferences, bool)
-	budgets  func(namespace types.NamespacedName) ([]*policyv1.PodDisruptionBudget, bool)
-	around   func(namespace types.NamespacedName) (Surroundings, bool)
-	workload func(types.NamespacedName) (Workload, bool)
-	claim    func(types.NamespacedName) (claim, bool)
-	allReady func(types.NamespacedName) time.Time
-}
-
-// gather adds to a situation with its node's pods what else a plan for them is made from.
-func (sit *Situation) gather(now time.Time, from sources) {
-	sit.Workloads, sit.Shared = map[types.NamespacedName]Workload{}, map[types.NamespacedName]bool{}
-	sit.Namespaces, sit.Surroundings = map[string]Preferences{}, map[string]Surroundings{}
-	sit.AllReady = map[types.NamespacedName]time.Time{}
-	p := planner{Situation: *sit}
-	read := map[string]bool{} // the budgets of which namespaces
-	for _, pod := range sit.Pods {
-		namespace := types.NamespacedName{Namespace: pod.Namespace}
-		stays := p.notOurs(pod) != ""
-		if !stays || pod.Annotations[NoticeAnnotation] != "" {
-			find(sit.Namespaces, pod.Namespace, namespace, from.asks)
-		}
-		if stays {
-			continue
-		}
-		if !read[pod.Namespace] {
-			read[pod.Namespace] = true
-			budgets, _ := from.budgets(namespace)
-			sit.Budgets = append(sit.Budgets, budgets...)
-		}
-		name := DeploymentOf(pod)
-		if name.Name == "" || !IsSurged(pod) && (sit.Policy.Strategy != Surge || noSurgeByItself(pod, now) != "") {
-			continue
-		}
-		find(sit.Workloads, name, name, from.workload)
-		if _, known := sit.Workloads[name]; known && IsSurged(pod) && keepsOthersAway(pod) {
-			sit.AllReady[name] = from.allReady(name)
-		}
-		find(sit.Surroundings, pod.Namespace, namespace, from.around)
-		for _, name := range ClaimsOf(pod) {
-			if c, ok := from.claim(name); ok {
-				sit.Shared[name] = c.shared
-			}
-		}
-	}
-}
-
-// find adds to what is known what is not there and is known by now.
-func find[K comparable, T any](known map[K]T, key K, name types.NamespacedName, read func(types.NamespacedName) (T, bool)) {
-	if _, ok := known[key]; ok {
-		return
-	}
-	if value, ok := read(name); ok {
-		known[key] = value
-	}
-}
-
 // situation gathers what a plan is made from, and starts looking up what is missing.
 func (s *session) situation(in Interruption) Situation {
 	d := s.drainer

@@ -2,7 +2,6 @@ package drain
 
 import (
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,31 +33,4 @@ func TestNotice(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
 	}
-}
-
-// A pod's answer overrides its annotation, and moves it and no other. A drain that is cancelled
-// says which pods stay.
-func TestAnswer(t *testing.T) {
-	stage(t, holding, 2*time.Minute, PendingCapacity, func(f *fakeAPI) {
-		for _, name := range []string{"a", "b"} {
-			f.pod(pod(name, withGrace(30), annotated(WhenAnnotation, "last")))
-		}
-	}, func(s *scene) {
-		s.d.Answer("node-b", "uid-a", WhenNow) // a node that is not being drained
-		s.pass(time.Second)
-		if n := s.api.count("POST", "/eviction"); n != 0 {
-			t.Fatalf("%d evicted, want none yet", n)
-		}
-		s.d.Answer("node-a", "uid-a", WhenNow)
-		s.pass(time.Second)
-		if n, ofA := s.api.count("POST", "/eviction"), s.api.count("POST", "/a/eviction"); n != 1 || ofA != 1 {
-			t.Errorf("%d evicted, want the one that has answered", n)
-		}
-		s.api.gone("a")
-		s.pass(time.Second)
-		result, done, err := s.d.Cancel(s.Context(), "node-a")
-		if err != nil || !done || len(result.Staying) != 1 || result.Staying[0].Name != "b" {
-			t.Errorf("%+v, %t, %v: want the other to stay", result, done, err)
-		}
-	})
 }

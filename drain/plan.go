@@ -2,13 +2,11 @@ package drain
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
@@ -121,109 +119,6 @@ func (p *planner) decide(pod *corev1.Pod) Decision {
 	}
 	d.Action, d.Reason = Evict, "nothing to wait for"
 	return d
-}
-
-// startOf is when the eviction of a pod with that eviction deadline starts at the latest, for its own
-// sake, its budget's and, unless that is zero, with its gang.
-func (p *planner) startOf(pod *corev1.Pod, latest, withGang time.Time) time.Time {
-	at := interruption.Earlier(latest, withGang)
-	if wave, ok := p.Starts[pod.UID]; ok && wave.Before(at) && !IsSurged(pod) {
-		return wave
-	}
-	return at
-}
-
-// noSurge says why the replacement pod of a Deployment's pod cannot be made before it leaves, or is empty.
-func (p *planner) noSurge(pod *corev1.Pod, of types.NamespacedName, its preference) string {
-	if IsSurged(pod) {
-		return ""
-	}
-	if reason := noSurgeByItself(pod, p.now); reason != "" {
-		return reason
-	}
-	if its.When != "" {
-		return its.reason()
-	}
-	if p.isSelf(pod) {
-		return "spot-handler's own pod"
-	}
-	if why := p.Fixed[pod.UID]; why != "" {
-		return "it cannot be surged: " + why
-	}
-	workload, known := p.Workloads[of]
-	switch {
-	case !known:
-		return "" // perhaps it can
-	case workload.Selector == nil:
-		return "its ReplicaSet belongs to no Deployment"
-	case !workload.Selector.Matches(labels.Set(pod.Labels)):
-		return fmt.Sprintf("Deployment %s does not select it", of.Name)
-	case workload.Refuses != "":
-		return fmt.Sprintf("Deployment %s %s", of.Name, workload.Refuses)
-	}
-	for _, claim := range ClaimsOf(pod) {
-		if shared, known := p.Shared[claim]; known && !shared {
-			return "its volume " + claim.Name + " cannot be shared"
-		}
-	}
-	for _, budget := range p.Budgets {
-		if budget.Namespace == pod.Namespace && LosesSurged(budget, pod.Labels) {
-			return "its pod-template-hash puts it under disruption budget " + budget.Name
-		}
-	}
-	around := p.Surroundings[pod.Namespace]
-	if around.tooLarge != "" {
-		return around.tooLarge
-	}
-	for _, other := range around.adopters {
-		if other.selector.Matches(labelsOnceSurged(pod.Labels)) {
-			return other.name + " would adopt it"
-		}
-	}
-	for _, q := range around.quotas {
-		if short := q.lacks(pod); short != "" {
-			return "ResourceQuota " + q.name + " has no room for a replacement pod: " + short
-		}
-	}
-	return ""
-}
-
-// noSurgeByItself is noSurge as far as the pod alone can tell.
-func noSurgeByItself(pod *corev1.Pod, now time.Time) string {
-	owner := metav1.GetControllerOf(pod)
-	if reason, _ := pinned(pod, now); reason != "" {
-		return reason
-	}
-	if ToleratesAll(pod, corev1.Taint{Effect: corev1.TaintEffectNoSchedule}) {
-		return everyTaint
-	}
-	switch _, isReady := Ready(pod); {
-	case owner == nil:
-		return "no controller would make a replacement pod"
-	case owner.Kind != "ReplicaSet":
-		return "its controller is a " + owner.Kind
-	case pod.Labels[hashLabel] == "" || DeploymentOf(pod).Name == "":
-		return "its ReplicaSet belongs to no Deployment"
-	case !isReady:
-		return "it is not Ready, so there is nothing to keep up"
-	case slices.ContainsFunc(pod.Spec.Volumes, isDisk):
-		return "its volume cannot be shared"
-	}
-	return ""
-}
-
-// known reports whether everything is known that decides whether the pod can be surged.
-func (p *planner) known(pod *corev1.Pod) bool {
-	if _, ok := p.Workloads[DeploymentOf(pod)]; !ok {
-		return false
-	}
-	if _, ok := p.Surroundings[pod.Namespace]; !ok {
-		return false
-	}
-	return !slices.ContainsFunc(ClaimsOf(pod), func(claim types.NamespacedName) bool {
-		_, ok := p.Shared[claim]
-		return !ok
-	})
 }
 
 func (p *planner) isSelf(pod *corev1.Pod) bool {

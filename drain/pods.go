@@ -6,9 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 )
@@ -173,37 +171,4 @@ func ClaimsOf(pod *corev1.Pod) []types.NamespacedName {
 func CutShort(pod *corev1.Pod) bool {
 	own, left := pod.Spec.TerminationGracePeriodSeconds, pod.DeletionGracePeriodSeconds
 	return own != nil && left != nil && *left < *own
-}
-
-// covers reports whether the budget counts pods with the labels. Every pod is compared with every
-// budget of its namespace, so only the rare selector with expressions is compiled.
-func covers(budget *policyv1.PodDisruptionBudget, pod labels.Set) bool {
-	of := budget.Spec.Selector
-	if of == nil {
-		return false
-	}
-	for key, value := range of.MatchLabels {
-		if has, ok := pod[key]; !ok || has != value {
-			return false
-		}
-	}
-	if len(of.MatchExpressions) == 0 {
-		return true
-	}
-	selector, err := metav1.LabelSelectorAsSelector(of)
-	return err == nil && selector.Matches(pod)
-}
-
-// LosesSurged reports whether a disruption budget covers a pod with these labels only before, or
-// only after it is surged.
-func LosesSurged(budget *policyv1.PodDisruptionBudget, pod labels.Set) bool {
-	return reads(budget.Spec.Selector, hashLabel, SurgedLabel) && covers(budget, pod) != covers(budget, labelsOnceSurged(pod))
-}
-
-// reads reports whether the selector depends on one of the labels.
-func reads(of *metav1.LabelSelector, keys ...string) bool {
-	return of != nil && slices.ContainsFunc(keys, func(key string) bool {
-		_, ok := of.MatchLabels[key]
-		return ok || slices.ContainsFunc(of.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool { return r.Key == key })
-	})
 }

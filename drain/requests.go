@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -12,7 +11,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 )
@@ -103,45 +101,6 @@ func PatchSurge(ctx context.Context, client rest.Interface, pod *corev1.Pod, now
 	return relabel(ctx, client, surged)
 }
 
-// surgeNote is what the annotation of a surged pod says: enough for any process to finish
-// the surge or to undo it.
-type surgeNote struct {
-	ReplicaSet string    `json:"replicaSet"`
-	UID        types.UID `json:"uid"` // the ReplicaSet's
-	At         time.Time `json:"at"`
-}
-
-// surgeNoteOf reads the annotation; what cannot be read is zero.
-func surgeNoteOf(pod *corev1.Pod) surgeNote {
-	var r surgeNote
-	if err := json.Unmarshal([]byte(pod.Annotations[SurgedAnnotation]), &r); err != nil {
-		return surgeNote{}
-	}
-	return r
-}
-
-// labelsOnceSurged are the labels of a pod once it is surged.
-func labelsOnceSurged(pod labels.Set) labels.Set {
-	changed := maps.Clone(pod)
-	changed[hashLabel] = "surged-" + pod[hashLabel] // no ReplicaSet has it
-	changed[SurgedLabel] = pod[hashLabel]
-	return changed
-}
-
-// AsSurged is the pod once its surge has begun: without an owner, and out of its ReplicaSet's sight.
-func AsSurged(pod *corev1.Pod, now time.Time) (*corev1.Pod, error) {
-	owner := metav1.GetControllerOf(pod)
-	if owner == nil {
-		return nil, fmt.Errorf("surge pod %s/%s: it has no controller", pod.Namespace, pod.Name)
-	}
-	note, _ := json.Marshal(surgeNote{ReplicaSet: owner.Name, UID: owner.UID, At: now.UTC().Truncate(time.Second)}) // texts and our own time
-	c := *pod
-	c.Labels, c.OwnerReferences = labelsOnceSurged(pod.Labels), nil
-	c.Annotations = maps.Clone(pod.Annotations)
-	metav1.SetMetaDataAnnotation(&c.ObjectMeta, SurgedAnnotation, string(note))
-	return &c, nil
-}
-
 // putBack undoes a surge: it restores the pod's labels, so its ReplicaSet takes it back and
 // drops the replacement pod, or the pod itself if there are too many. If the ReplicaSet goes, the pod
 // would run on without an owner: it is ended, as the ReplicaSet's own pods are.
@@ -158,18 +117,6 @@ func (d *Drainer) putBack(ctx context.Context, decision Decision) (did Action, e
 		return Return, fmt.Errorf("end pod %s/%s, whose ReplicaSet goes: %w", pod.Namespace, pod.Name, err)
 	}
 	return End, nil
-}
-
-// AsReturned is a surged pod once its surge is undone, and its ReplicaSet has taken it back.
-func AsReturned(pod *corev1.Pod) *corev1.Pod {
-	note, yes := surgeNoteOf(pod), true
-	c := *pod
-	c.Labels, c.Annotations = maps.Clone(pod.Labels), maps.Clone(pod.Annotations)
-	c.Labels[hashLabel] = pod.Labels[SurgedLabel]
-	delete(c.Labels, SurgedLabel)
-	delete(c.Annotations, SurgedAnnotation)
-	c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: note.ReplicaSet, UID: note.UID, Controller: &yes}}
-	return &c
 }
 
 // replicaSetStays reports whether the pods of the ReplicaSet that takes a pod back stay, even if they
@@ -230,32 +177,6 @@ func relabel(ctx context.Context, client rest.Interface, to *corev1.Pod) error {
 		return fmt.Errorf("relabel pod %s/%s: %w", to.Namespace, to.Name, err)
 	}
 	return nil
-}
-
-// Only here are pods deleted without asking a disruption budget: because it has already
-// agreed, because the operator has said so, or because the pod's owner has no use for it.
-
-// The API server grants an eviction in one step, by charging the budget and noting
-// the pod in its status.disruptedPods, and carries it out in a second, by deleting the
-// pod. If the client is killed in between, the request ends there: the pod lives on, the
-// budget stays charged for two minutes, which is all the time there is, and every further
-// eviction is refused. What was granted is allowed, so we carry it out.
-// https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/registry/core/pod/storage/eviction.go
-
-// grantedFor is how old a grant has to be: a request that is still under way carries it out
-// by itself, within milliseconds.
-const grantedFor = 2 * time.Second
-
-// granted reports whether one of the budgets that cover the pod has already been charged for it.
-func granted(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget, now time.Time) bool {
-	for _, budget := range budgets {
-		// The budget knows names only: it might have been charged for a StatefulSet's earlier pod.
-		at, charged := budget.Status.DisruptedPods[pod.Name]
-		if charged && now.Sub(at.Time) >= grantedFor && !at.Time.Before(pod.CreationTimestamp.Time) {
-			return true
-		}
-	}
-	return false
 }
 
 // carryOutGranted does the second step of an eviction that was granted earlier and then cut

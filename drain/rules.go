@@ -174,16 +174,6 @@ func isNotWorthIt(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	return Later, "no deadline: " + reason
 }
 
-// forbidden names a budget of the pod that never lets any go, or is empty.
-func (p *planner) forbidden(pod *corev1.Pod) string {
-	for _, budget := range p.Budgets {
-		if budget.Namespace == pod.Namespace && covers(budget, pod.Labels) && budget.Status.ExpectedPods > 0 && waveSize(budget) <= 0 {
-			return "its disruption budget " + budget.Name + " never lets any go"
-		}
-	}
-	return ""
-}
-
 // isAtRiskOnly: without a deadline there is no hurry.
 func isAtRiskOnly(p *planner, _ *corev1.Pod, _ *Decision) (Action, string) {
 	return when(p.Deadline.IsZero() && p.Capacity != ReadyCapacity, Later, "no deadline: waits for a replacement")

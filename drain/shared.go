@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -104,12 +103,6 @@ func (l *objectCache[T]) notifyAsked(name types.NamespacedName) {
 	}
 }
 
-// claim is what plans need to know about a PersistentVolumeClaim.
-type claim struct {
-	shared bool // several nodes can use it at the same time
-	volume string
-}
-
 func readClaim(client dynamic.Interface) func(context.Context, types.NamespacedName) (claim, error) {
 	return func(ctx context.Context, name types.NamespacedName) (claim, error) {
 		u, err := readObject(ctx, client, claimResource, name)
@@ -138,11 +131,6 @@ func claimOf(u *unstructured.Unstructured) claim {
 	return claim{shared: Shared(modes), volume: volume}
 }
 
-// Shared reports whether several nodes can use a claim with these access modes at the same time.
-func Shared[Mode ~string](modes []Mode) bool {
-	return slices.Contains(modes, Mode(corev1.ReadWriteMany)) || slices.Contains(modes, Mode(corev1.ReadOnlyMany))
-}
-
 // readPreferences reads what a namespace asks for its pods. One that must not be read asks nothing.
 func readPreferences(client dynamic.Interface) func(context.Context, types.NamespacedName) (Preferences, error) {
 	return func(ctx context.Context, in types.NamespacedName) (Preferences, error) {
@@ -152,11 +140,6 @@ func readPreferences(client dynamic.Interface) func(context.Context, types.Names
 		}
 		return PreferencesOf(u.GetAnnotations()), nil
 	}
-}
-
-// PreferencesOf are what a namespace asks for with its annotations.
-func PreferencesOf(said map[string]string) Preferences {
-	return Preferences{When: When(said[WhenAnnotation]), Blocked: BlockedPolicy(said[BlockedAnnotation]), Silent: said[NoticeAnnotation] == NoticeOff}
 }
 
 // How many watches and look-ups are begun at the same moment: each has the API server read a node's

@@ -1,17 +1,12 @@
 package drain
 
 import (
-	"context"
-	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
 )
 
 // Strategy says what pods wait for before they are evicted.
@@ -196,91 +191,73 @@ type Decision struct {
 // Moves reports whether the pod has to leave the node.
 func (d Decision) Moves() bool { return d.Action != Skip && !d.Stays }
 
-// PodsOn reads the pods of a node.
-func PodsOn(ctx context.Context, client rest.Interface, node string) ([]*corev1.Pod, error) {
-	list := &corev1.PodList{}
-	// "0" is answered from the watch cache's index of nodes, and is no quorum read.
-	err := client.Get().Resource("pods").Param("fieldSelector", "spec.nodeName="+node).Param("resourceVersion", "0").Do(ctx).Into(list)
-	if err != nil {
-		return nil, fmt.Errorf("list pods on node %q: %w", node, err)
-	}
-	pods := make([]*corev1.Pod, len(list.Items))
-	for i := range list.Items {
-		pods[i] = &list.Items[i]
-	}
-	return pods, nil
+// What is known about a node, and the plans that are made from it.
+
+// sources are where a plan's situation is read; false is what is not known yet, and is being looked up.
+type sources struct {
+	asks     func(namespace types.NamespacedName) (Preferences, bool)
+	budgets  func(namespace types.NamespacedName) ([]*policyv1.PodDisruptionBudget, bool)
+	around   func(namespace types.NamespacedName) (Surroundings, bool)
+	workload func(types.NamespacedName) (Workload, bool)
+	claim    func(types.NamespacedName) (claim, bool)
+	allReady func(types.NamespacedName) time.Time
 }
 
-// Survey reads once what a plan for the node is made from, for a dry run. It watches nothing
-// and changes nothing. Pods of other nodes under the same budgets are not included.
-func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.Interface, node string, in Interruption, policy Policy) (Situation, error) {
-	sit := Situation{Interruption: in, Policy: policy}
-	var err error
-	if sit.Pods, err = PodsOn(ctx, pods, node); err != nil {
-		return sit, err
-	}
-	sit.gather(time.Now(), sources{
-		asks:     atOnce(ctx, &err, readPreferences(objects)),
-		around:   atOnce(ctx, &err, readSurroundings(objects)),
-		claim:    atOnce(ctx, &err, readClaim(objects)),
-		budgets:  atOnce(ctx, &err, readBudgets(budgets)),
-		workload: atOnce(ctx, &err, readWorkload(pods, objects)),
-		allReady: func(types.NamespacedName) time.Time { return time.Time{} },
-	})
-	if err != nil {
-		return sit, err
-	}
-	sit.Gangs = sit.Departures()
-	sit.Waves = PlanWaves(time.Now(), []Situation{sit}, sit.Budgets)
-	return sit, nil
-}
-
-// atOnce reads when it is asked, until the first error.
-func atOnce[T any](ctx context.Context, failed *error, read func(context.Context, types.NamespacedName) (T, error)) func(types.NamespacedName) (T, bool) {
-	return func(name types.NamespacedName) (value T, ok bool) {
-		if *failed == nil {
-			value, *failed = read(ctx, name)
+// gather adds to a situation with its node's pods what else a plan for them is made from.
+func (sit *Situation) gather(now time.Time, from sources) {
+	sit.Workloads, sit.Shared = map[types.NamespacedName]Workload{}, map[types.NamespacedName]bool{}
+	sit.Namespaces, sit.Surroundings = map[string]Preferences{}, map[string]Surroundings{}
+	sit.AllReady = map[types.NamespacedName]time.Time{}
+	p := planner{Situation: *sit}
+	read := map[string]bool{} // the budgets of which namespaces
+	for _, pod := range sit.Pods {
+		namespace := types.NamespacedName{Namespace: pod.Namespace}
+		stays := p.notOurs(pod) != ""
+		if !stays || pod.Annotations[NoticeAnnotation] != "" {
+			find(sit.Namespaces, pod.Namespace, namespace, from.asks)
 		}
-		return value, *failed == nil
-	}
-}
-
-func readBudgets(client rest.Interface) func(context.Context, types.NamespacedName) ([]*policyv1.PodDisruptionBudget, error) {
-	return func(ctx context.Context, in types.NamespacedName) (found []*policyv1.PodDisruptionBudget, err error) {
-		list := &policyv1.PodDisruptionBudgetList{}
-		if err := client.Get().Namespace(in.Namespace).Resource("poddisruptionbudgets").Do(ctx).Into(list); err != nil {
-			return nil, fmt.Errorf("list disruption budgets of namespace %q: %w", in.Namespace, err)
+		if stays {
+			continue
 		}
-		for i := range list.Items {
-			found = append(found, &list.Items[i])
+		if !read[pod.Namespace] {
+			read[pod.Namespace] = true
+			budgets, _ := from.budgets(namespace)
+			sit.Budgets = append(sit.Budgets, budgets...)
 		}
-		return found, nil
+		name := DeploymentOf(pod)
+		if name.Name == "" || !IsSurged(pod) && (sit.Policy.Strategy != Surge || noSurgeByItself(pod, now) != "") {
+			continue
+		}
+		find(sit.Workloads, name, name, from.workload)
+		if _, known := sit.Workloads[name]; known && IsSurged(pod) && keepsOthersAway(pod) {
+			sit.AllReady[name] = from.allReady(name)
+		}
+		find(sit.Surroundings, pod.Namespace, namespace, from.around)
+		for _, name := range ClaimsOf(pod) {
+			if c, ok := from.claim(name); ok {
+				sit.Shared[name] = c.shared
+			}
+		}
 	}
 }
 
-func readWorkload(pods rest.Interface, objects dynamic.Interface) func(context.Context, types.NamespacedName) (Workload, error) {
-	return func(ctx context.Context, name types.NamespacedName) (Workload, error) {
-		u, err := objects.Resource(deploymentResource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{ResourceVersion: "0"})
-		if apierrors.IsNotFound(err) {
-			return Workload{}, nil
-		}
-		if err != nil {
-			return Workload{}, fmt.Errorf("read Deployment %s: %w", name, err)
-		}
-		d, list := asDeployment(u), &corev1.PodList{}
-		if d.Spec.Selector == nil {
-			return Workload{}, fmt.Errorf("read Deployment %s: %w", name, d.unreadable())
-		}
-		err = pods.Get().Namespace(name.Namespace).Resource("pods").Param("labelSelector", metav1.FormatLabelSelector(d.Spec.Selector)).
-			Param("resourceVersion", "0").Do(ctx).Into(list)
-		if err != nil {
-			return Workload{}, fmt.Errorf("list pods of Deployment %s: %w", name, err)
-		}
-		var theirs []*Member
-		for i := range list.Items {
-			theirs = append(theirs, MemberOf(&list.Items[i]))
-		}
-		w, _ := NewTally().count(time.Now(), d, theirs)
-		return w, nil
+// find adds to what is known what is not there and is known by now.
+func find[K comparable, T any](known map[K]T, key K, name types.NamespacedName, read func(types.NamespacedName) (T, bool)) {
+	if _, ok := known[key]; ok {
+		return
 	}
+	if value, ok := read(name); ok {
+		known[key] = value
+	}
+}
+
+// claim is what plans need to know about a PersistentVolumeClaim.
+type claim struct {
+	shared bool // several nodes can use it at the same time
+	volume string
+}
+
+// Shared reports whether several nodes can use a claim with these access modes at the same time.
+func Shared[Mode ~string](modes []Mode) bool {
+	return slices.Contains(modes, Mode(corev1.ReadWriteMany)) || slices.Contains(modes, Mode(corev1.ReadOnlyMany))
 }

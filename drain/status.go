@@ -105,36 +105,6 @@ func (s *session) catchUpLocked(pods []*corev1.Pod) {
 	}
 }
 
-// View is what is on a node now.
-type View struct {
-	Moving  []*corev1.Pod      // have to leave
-	Surged  map[types.UID]bool // those of Moving whose replacement pods are made first
-	Staying []*corev1.Pod      // would have to leave if the node's end were certain, see Decision.Stays
-	Daemons []*corev1.Pod      // DaemonSet pods, which stay
-	Plan    []Decision         // one for every pod of the node
-
-	of Interruption // that it was made for
-}
-
-// ViewOf is a plan, by what becomes of the pods.
-func ViewOf(plan []Decision) View {
-	v := View{Plan: plan, Surged: map[types.UID]bool{}}
-	for _, d := range plan {
-		switch {
-		case d.Moves():
-			v.Moving = append(v.Moving, d.Pod)
-			if d.Surge {
-				v.Surged[d.Pod.UID] = true
-			}
-		case d.Stays:
-			v.Staying = append(v.Staying, d.Pod)
-		case IsDaemon(d.Pod):
-			v.Daemons = append(v.Daemons, d.Pod)
-		}
-	}
-	return v
-}
-
 // Look reads a node's pods and plans for them, without moving any. The first call starts
 // the node's watch, which lives until Forget or the end of ctx. It returns false until the
 // pods, and what has to be known of their Deployments, are known; Notify is called when

@@ -1,13 +1,16 @@
 package drain
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
 )
@@ -159,4 +162,148 @@ func keepsOthersAway(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool {
 		return c.WhenUnsatisfiable == corev1.DoNotSchedule && own(c.LabelSelector, c.TopologyKey)
 	})
+}
+
+// noSurge says why the replacement pod of a Deployment's pod cannot be made before it leaves, or is empty.
+func (p *planner) noSurge(pod *corev1.Pod, of types.NamespacedName, its preference) string {
+	if IsSurged(pod) {
+		return ""
+	}
+	if reason := noSurgeByItself(pod, p.now); reason != "" {
+		return reason
+	}
+	if its.When != "" {
+		return its.reason()
+	}
+	if p.isSelf(pod) {
+		return "spot-handler's own pod"
+	}
+	if why := p.Fixed[pod.UID]; why != "" {
+		return "it cannot be surged: " + why
+	}
+	workload, known := p.Workloads[of]
+	switch {
+	case !known:
+		return "" // perhaps it can
+	case workload.Selector == nil:
+		return "its ReplicaSet belongs to no Deployment"
+	case !workload.Selector.Matches(labels.Set(pod.Labels)):
+		return fmt.Sprintf("Deployment %s does not select it", of.Name)
+	case workload.Refuses != "":
+		return fmt.Sprintf("Deployment %s %s", of.Name, workload.Refuses)
+	}
+	for _, claim := range ClaimsOf(pod) {
+		if shared, known := p.Shared[claim]; known && !shared {
+			return "its volume " + claim.Name + " cannot be shared"
+		}
+	}
+	for _, budget := range p.Budgets {
+		if budget.Namespace == pod.Namespace && LosesSurged(budget, pod.Labels) {
+			return "its pod-template-hash puts it under disruption budget " + budget.Name
+		}
+	}
+	around := p.Surroundings[pod.Namespace]
+	if around.tooLarge != "" {
+		return around.tooLarge
+	}
+	for _, other := range around.adopters {
+		if other.selector.Matches(labelsOnceSurged(pod.Labels)) {
+			return other.name + " would adopt it"
+		}
+	}
+	for _, q := range around.quotas {
+		if short := q.lacks(pod); short != "" {
+			return "ResourceQuota " + q.name + " has no room for a replacement pod: " + short
+		}
+	}
+	return ""
+}
+
+// noSurgeByItself is noSurge as far as the pod alone can tell.
+func noSurgeByItself(pod *corev1.Pod, now time.Time) string {
+	owner := metav1.GetControllerOf(pod)
+	if reason, _ := pinned(pod, now); reason != "" {
+		return reason
+	}
+	if ToleratesAll(pod, corev1.Taint{Effect: corev1.TaintEffectNoSchedule}) {
+		return everyTaint
+	}
+	switch _, isReady := Ready(pod); {
+	case owner == nil:
+		return "no controller would make a replacement pod"
+	case owner.Kind != "ReplicaSet":
+		return "its controller is a " + owner.Kind
+	case pod.Labels[hashLabel] == "" || DeploymentOf(pod).Name == "":
+		return "its ReplicaSet belongs to no Deployment"
+	case !isReady:
+		return "it is not Ready, so there is nothing to keep up"
+	case slices.ContainsFunc(pod.Spec.Volumes, isDisk):
+		return "its volume cannot be shared"
+	}
+	return ""
+}
+
+// known reports whether everything is known that decides whether the pod can be surged.
+func (p *planner) known(pod *corev1.Pod) bool {
+	if _, ok := p.Workloads[DeploymentOf(pod)]; !ok {
+		return false
+	}
+	if _, ok := p.Surroundings[pod.Namespace]; !ok {
+		return false
+	}
+	return !slices.ContainsFunc(ClaimsOf(pod), func(claim types.NamespacedName) bool {
+		_, ok := p.Shared[claim]
+		return !ok
+	})
+}
+
+// surgeNote is what the annotation of a surged pod says: enough for any process to finish
+// the surge or to undo it.
+type surgeNote struct {
+	ReplicaSet string    `json:"replicaSet"`
+	UID        types.UID `json:"uid"` // the ReplicaSet's
+	At         time.Time `json:"at"`
+}
+
+// surgeNoteOf reads the annotation; what cannot be read is zero.
+func surgeNoteOf(pod *corev1.Pod) surgeNote {
+	var r surgeNote
+	if err := json.Unmarshal([]byte(pod.Annotations[SurgedAnnotation]), &r); err != nil {
+		return surgeNote{}
+	}
+	return r
+}
+
+// labelsOnceSurged are the labels of a pod once it is surged.
+func labelsOnceSurged(pod labels.Set) labels.Set {
+	changed := maps.Clone(pod)
+	changed[hashLabel] = "surged-" + pod[hashLabel] // no ReplicaSet has it
+	changed[SurgedLabel] = pod[hashLabel]
+	return changed
+}
+
+// AsSurged is the pod once its surge has begun: without an owner, and out of its ReplicaSet's sight.
+func AsSurged(pod *corev1.Pod, now time.Time) (*corev1.Pod, error) {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return nil, fmt.Errorf("surge pod %s/%s: it has no controller", pod.Namespace, pod.Name)
+	}
+	note, _ := json.Marshal(surgeNote{ReplicaSet: owner.Name, UID: owner.UID, At: now.UTC().Truncate(time.Second)}) // texts and our own time
+	c := *pod
+	c.Labels, c.OwnerReferences = labelsOnceSurged(pod.Labels), nil
+	c.Annotations = maps.Clone(pod.Annotations)
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, SurgedAnnotation, string(note))
+	return &c, nil
+}
+
+// AsReturned is a surged pod once its surge is undone, and its ReplicaSet has taken it back.
+func AsReturned(pod *corev1.Pod) *corev1.Pod {
+	note, yes := surgeNoteOf(pod), true
+	c := *pod
+	c.Labels, c.Annotations = maps.Clone(pod.Labels), maps.Clone(pod.Annotations)
+	c.Labels[hashLabel] = pod.Labels[SurgedLabel]
+	delete(c.Labels, SurgedLabel)
+	delete(c.Annotations, SurgedAnnotation)
+	c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: note.ReplicaSet, UID: note.UID, Controller: &yes}}
+	return &c
 }

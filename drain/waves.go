@@ -2,7 +2,6 @@ package drain
 
 import (
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -116,12 +115,6 @@ func PlanWaves(now time.Time, nodes []Situation, budgets []*policyv1.PodDisrupti
 		}
 	}
 	return Waves{Starts: starts, Review: review}
-}
-
-// waveSize is how many pods the budget lets go at a time; zero or less if it never lets any
-// go.
-func waveSize(budget *policyv1.PodDisruptionBudget) int {
-	return int(budget.Status.ExpectedPods - budget.Status.DesiredHealthy)
 }
 
 // sparedBy is how many pods the budget lets go at a time as things are, at least one: those that are not
@@ -380,61 +373,4 @@ func ending(group []wavePod, part, of int) time.Duration {
 	}
 	slices.Sort(took)
 	return took[len(took)*part/of]
-}
-
-// startsFor is how old the waves can be that plans are made with. They depend on all
-// draining nodes, so they are worked out for all at once.
-const startsFor = 250 * time.Millisecond
-
-// waveStarts keeps the last waves of all draining nodes.
-type waveStarts struct {
-	work func() Waves
-
-	mu      sync.Mutex
-	working bool
-	last    Waves
-	until   time.Time // when last is old
-	floor   time.Time // the earliest next work, whatever changes: otherwise nothing else would get done
-}
-
-// get is the current waves. They must not be changed.
-func (s *waveStarts) get() Waves {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.last
-}
-
-// refresh works the waves out again if they are old, and returns the pods that now have to
-// go earlier.
-func (s *waveStarts) refresh() map[types.UID]bool {
-	s.mu.Lock()
-	now := time.Now()
-	if s.working || now.Before(s.until) {
-		s.mu.Unlock()
-		return nil
-	}
-	s.working, s.until = true, now.Add(startsFor)
-	s.mu.Unlock()
-	fresh := s.work()
-
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.working = false
-	s.floor = now.Add(10 * time.Since(now))
-	s.until = interruption.Later(s.until, s.floor)
-	earlier := map[types.UID]bool{}
-	for uid, at := range fresh.Starts {
-		if before, ok := s.last.Starts[uid]; !ok || at.Before(before) {
-			earlier[uid] = true
-		}
-	}
-	s.last = fresh
-	return earlier
-}
-
-// stale makes the next refresh work.
-func (s *waveStarts) stale() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.until = s.floor
 }
