@@ -6,12 +6,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
 
 // advance takes in a plan, and returns the tasks that are due and not yet under way.
-func (s *session) advance(now time.Time, view View) (Status, []*task) {
-	in := view.of
+func (s *session) advance(now time.Time, view plan.View) (Status, []*task) {
+	in := view.For
 	volumes, known := s.volumes(view)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,25 +46,25 @@ func (s *session) advance(now time.Time, view View) (Status, []*task) {
 			status.Refusal = t.refusal
 		}
 		if t.task != nil {
-			s.drainer.queue.due(t.task, d.due())
+			s.drainer.queue.due(t.task, d.Due())
 		}
 		switch {
-		case d.Action == Wait:
+		case d.Action == plan.Wait:
 			t.sendLocked(evicted)
 			s.begun = true
 		case t.sent != notSent:
-		case d.waits:
-			s.begun = s.begun || in.Capacity == ReadyCapacity && IsSurged(d.Pod)
+		case d.Waits:
+			s.begun = s.begun || in.Capacity == plan.ReadyCapacity && plan.IsSurged(d.Pod)
 			if t.task == nil {
 				t.task = s.task(t, d)
 				s.drainer.queue.park(t.task)
 			}
-		case d.Action != Later:
-			s.begun = s.begun || d.Action == Evict || d.Action == Force || d.Action == SurgeNow && in.Capacity == ReadyCapacity
+		case d.Action != plan.Hold:
+			s.begun = s.begun || d.Action == plan.Evict || d.Action == plan.Force || d.Action == plan.SurgeNow && in.Capacity == plan.ReadyCapacity
 			if t.task == nil {
 				t.task = s.task(t, d)
 				due = append(due, t.task)
-			} else if d.Action == Force && !t.forcing {
+			} else if d.Action == plan.Force && !t.forcing {
 				t.forcing = true
 				s.drainer.queue.wakeTask(t.task) // it waits for its budget
 			} else {
@@ -97,7 +98,7 @@ func (s *session) trackLocked(pod *corev1.Pod) *tracked {
 	t := s.tracked[pod.UID]
 	if t == nil {
 		t = &tracked{}
-		if CutShort(pod) { // an earlier leader has evicted it late
+		if plan.CutShort(pod) { // an earlier leader has evicted it late
 			t.sent = cutShort
 		}
 		s.tracked[pod.UID] = t
@@ -107,7 +108,7 @@ func (s *session) trackLocked(pod *corev1.Pod) *tracked {
 }
 
 // reportMeaningless does so once for each pod, or for its namespace.
-func (s *session) reportMeaningless(d Decision) {
+func (s *session) reportMeaningless(d plan.Decision) {
 	who := string(d.Pod.UID)
 	if d.OfNamespace {
 		who = d.Pod.Namespace
@@ -118,6 +119,6 @@ func (s *session) reportMeaningless(d Decision) {
 	}
 }
 
-func (s *session) task(t *tracked, d Decision) *task {
-	return &task{session: s, pod: d.Pod, state: t, latest: d.due(), workload: d.workload}
+func (s *session) task(t *tracked, d plan.Decision) *task {
+	return &task{session: s, pod: d.Pod, state: t, latest: d.Due(), workload: d.Deployment}
 }

@@ -10,6 +10,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"spot-handler/drain/plan"
 )
 
 // Volumes that were attached for pods which have left are waited for, also in the moment
@@ -17,7 +19,7 @@ import (
 func TestVolumesAreWaitedFor(t *testing.T) {
 	attachment := "/apis/storage.k8s.io/v1/volumeattachments/va"
 	withVolume := pod("a", withGrace(30), withClaim("data"))
-	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+	stage(t, holding, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 		f.pod(withVolume)
 		f.put("/api/v1/namespaces/shop/persistentvolumeclaims/data", object{
 			"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": object{"name": "data", "namespace": "shop"},
@@ -55,7 +57,7 @@ func TestVolumesThatAreNotKnownYet(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "volumeattachments"}, "", nil)
 	for what, answer := range map[string]error{"none": nil, "forbidden": forbidden} {
 		t.Run(what, func(t *testing.T) {
-			stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+			stage(t, holding, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 				f.pod(pod("a", withGrace(30), withClaim("data")))
 				f.hold = func(r *http.Request) error {
 					if !strings.HasSuffix(r.URL.Path, "/volumeattachments") {

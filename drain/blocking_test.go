@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"spot-handler/drain/plan"
 	"spot-handler/drain/rewatch"
 )
 
@@ -42,7 +43,7 @@ func TestMostBlocking(t *testing.T) {
 
 // A pod counts for the only budget of its namespace that covers it.
 func TestBudgetOf(t *testing.T) {
-	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+	stage(t, holding, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 		f.pod(pod("a", withGrace(30)))
 		data := budget("data", 1)
 		data.Spec.Selector.MatchLabels = map[string]string{"tier": "data"}
@@ -84,7 +85,7 @@ func TestOverlong(t *testing.T) {
 		{"a window of days", now.Add(48 * time.Hour), 0},
 		{"no deadline", time.Time{}, 0},
 	} {
-		s := &session{watch: watch, known: now, in: Interruption{Deadline: tt.deadline}}
+		s := &session{watch: watch, known: now, in: plan.NodeState{Deadline: tt.deadline}}
 		if got := s.overlong(10 * time.Second); got != tt.want {
 			t.Errorf("%s: %d pods, want %d", tt.name, got, tt.want)
 		}

@@ -7,11 +7,13 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/drain/plan"
 )
 
 // A refused pod is tried again every few seconds, and as soon as its budget allows it.
 func TestRefusedPodWakesWithItsBudget(t *testing.T) {
-	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+	stage(t, holding, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 		p := pod("a", withGrace(30))
 		p.Labels = map[string]string{"app": "web"}
 		f.pod(p)
@@ -42,7 +44,7 @@ func TestRefusedPodWakesWithItsBudget(t *testing.T) {
 // A tenant's budgets are kept up to a bound, and those of other namespaces beside them.
 func TestBudgetsAreBounded(t *testing.T) {
 	const objects = 100
-	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+	stage(t, holding, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 		p := pod("a", withGrace(30))
 		p.Labels = map[string]string{"app": "web"}
 		f.pod(p)

@@ -4,6 +4,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"spot-handler/drain/plan"
 )
 
 // count counts how often the node is notified of, from now on.
@@ -21,7 +23,7 @@ func (s *scene) count() *atomic.Int64 {
 // A node is planned again once for many pods that go, at once for the last, and not at all
 // for what no plan reads.
 func TestPlannedAgainWhenItMatters(t *testing.T) {
-	stage(t, holding, 120*time.Second, ReadyCapacity, pods("a", "b", "c", "d"), func(s *scene) {
+	stage(t, holding, 120*time.Second, plan.ReadyCapacity, pods("a", "b", "c", "d"), func(s *scene) {
 		for _, name := range []string{"a", "b", "c", "d"} { // the watch may have begun after the evictions
 			s.api.change(name, func(pod object) { pod["metadata"].(object)["annotations"] = object{"other": "old"} })
 		}
@@ -57,7 +59,7 @@ func TestPlannedAgainWhenItMatters(t *testing.T) {
 
 // A pod that comes late is planned for at once.
 func TestNewPodIsPlannedForAtOnce(t *testing.T) {
-	stage(t, holding, 120*time.Second, ReadyCapacity, pods("a", "b"), func(s *scene) {
+	stage(t, holding, 120*time.Second, plan.ReadyCapacity, pods("a", "b"), func(s *scene) {
 		s.pass(quietFor)
 		s.api.gone("a")
 		s.api.pod(pod("late", withGrace(30)))
@@ -70,7 +72,7 @@ func TestNewPodIsPlannedForAtOnce(t *testing.T) {
 
 // What became of the pods is told as it is, also before the node is planned again.
 func TestResultIsOfNow(t *testing.T) {
-	stage(t, holding, 120*time.Second, PendingCapacity, pods("a", "b", "c"), func(s *scene) {
+	stage(t, holding, 120*time.Second, plan.PendingCapacity, pods("a", "b", "c"), func(s *scene) {
 		s.api.gone("a")
 		s.api.terminate("b")
 		s.pass(0)

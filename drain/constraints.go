@@ -1,85 +1,101 @@
 package drain
 
 import (
-	"slices"
-	"strings"
+	"context"
+	"errors"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"spot-handler/drain/narrow"
+	"spot-handler/drain/plan"
 )
 
-// Surroundings are what of a namespace decides whether its pods can be surged.
-type Surroundings struct {
-	adopters []adopter
-	quotas   []quota
-	tooLarge string // why not all of them are known: then no pod of the namespace is surged
+// constraintLists are the lists from which they are read. What must not be read does
+// not count.
+var constraintLists = []struct {
+	resource schema.GroupVersionResource
+	selector string
+	add      func(*plan.NamespaceConstraints, *unstructured.Unstructured)
+}{
+	{replicaSetResource, "!" + plan.HashLabel, addAdopter},
+	{schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"}, "", addAdopter},
+	{schema.GroupVersionResource{Version: "v1", Resource: "resourcequotas"}, "", addQuota},
 }
 
-// adopter is a controller that adopts pods without an owner.
-//
-// A surged pod has none, and every controller of its namespace adopts such pods that its
-// selector matches. One that has enough pods then deletes one, perhaps this one. Selectors
-// overlap more often than one would think, as where a chart gives its DaemonSet and its
-// Deployment the same labels, and nobody notices while all pods have owners.
-//
-// Only DaemonSets and bare ReplicaSets adopt any pod: a Deployment's ReplicaSets select by
-// pod-template-hash, which the surge changes; a StatefulSet adopts by name; a Job's selector is
-// its own, unless somebody has written it by hand; and ReplicationControllers are not worth a
-// request of every drain.
-// https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/controller/controller_ref_manager.go
-type adopter struct {
-	name     string // with its kind
-	selector labels.Selector
-}
+// How much is read of each list of one namespace, and how much is kept of it. A hundred ReplicaSets of
+// 60 KiB are less than the one, the selectors of a thousand less than the other.
+const (
+	constraintsRead = 8 << 20
+	constraintsKept = 256 << 10
+)
 
-// AddAdopter adds a DaemonSet, or a bare ReplicaSet.
-func (s *Surroundings) AddAdopter(kind, name string, by *metav1.LabelSelector, deleted bool) {
-	if selector, err := metav1.LabelSelectorAsSelector(by); err == nil && !deleted {
-		s.adopters = append(s.adopters, adopter{kind + " " + name, selector})
-	}
-}
-
-// quota is what a ResourceQuota has left. Those with scopes are not among them: where one of
-// these has no room, or where something else takes the last, the ReplicaSet's failure says so
-// soon enough.
-type quota struct {
-	name string
-	free corev1.ResourceList
-}
-
-// AddQuota adds a ResourceQuota.
-func (s *Surroundings) AddQuota(object *corev1.ResourceQuota) {
-	if len(object.Spec.Scopes) > 0 || object.Spec.ScopeSelector != nil {
-		return
-	}
-	q := quota{object.Name, corev1.ResourceList{}}
-	for name, free := range object.Status.Hard {
-		free.Sub(object.Status.Used[name])
-		q.free[name] = free
-	}
-	s.quotas = append(s.quotas, q)
-}
-
-// lacks names what the quota has too little of for a pod like this one, or is empty.
-// https://kubernetes.io/docs/concepts/policy/resource-quotas/
-func (q quota) lacks(pod *corev1.Pod) string {
-	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
-	limits := resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{})
-	var short []string
-	for name, free := range q.free {
-		need := requests[corev1.ResourceName(strings.TrimPrefix(string(name), "requests."))]
-		if limited, ok := strings.CutPrefix(string(name), "limits."); ok {
-			need = limits[corev1.ResourceName(limited)]
-		} else if name == corev1.ResourcePods || name == "count/pods" {
-			need = *resource.NewQuantity(1, resource.DecimalSI)
+// readConstraints reads those of a namespace, from the API server's cache.
+func readConstraints(client dynamic.Interface) func(context.Context, types.NamespacedName) (plan.NamespaceConstraints, error) {
+	return func(ctx context.Context, in types.NamespacedName) (plan.NamespaceConstraints, error) {
+		var found plan.NamespaceConstraints
+		ctx = narrow.Limit(ctx, constraintsRead, constraintsKept)
+		for _, kind := range constraintLists {
+			list, err := client.Resource(kind.resource).Namespace(in.Namespace).List(ctx, metav1.ListOptions{LabelSelector: kind.selector, ResourceVersion: "0"})
+			if apierrors.IsForbidden(err) {
+				continue
+			}
+			if errors.Is(err, narrow.ErrTooLong) {
+				found.TooLarge = "its namespace has more " + kind.resource.Resource + " than are read"
+				continue
+			}
+			if err != nil {
+				return plan.NamespaceConstraints{}, fmt.Errorf("list %s of namespace %q: %w", kind.resource.Resource, in.Namespace, err)
+			}
+			for i := range list.Items {
+				if u := &list.Items[i]; u.Object[narrow.CutKey] != nil {
+					found.TooLarge = u.GetKind() + " " + u.GetName() + " is larger than what is read of one"
+				} else {
+					kind.add(&found, u)
+				}
+			}
 		}
-		if need.Sign() > 0 && need.Cmp(free) > 0 {
-			short = append(short, string(name))
-		}
+		return found, nil
 	}
-	slices.Sort(short)
-	return strings.Join(short, ", ")
+}
+
+func addAdopter(to *plan.NamespaceConstraints, u *unstructured.Unstructured) {
+	var object struct {
+		Spec struct {
+			Selector *metav1.LabelSelector `json:"selector"`
+		} `json:"spec"`
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &object); err == nil {
+		to.AddAdopter(u.GetKind(), u.GetName(), object.Spec.Selector, u.GetDeletionTimestamp() != nil)
+	}
+}
+
+func addQuota(to *plan.NamespaceConstraints, u *unstructured.Unstructured) {
+	var object corev1.ResourceQuota
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &object); err == nil {
+		to.AddQuota(&object)
+	}
+}
+
+var (
+	deploymentResource = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
+	replicaSetResource = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"}
+)
+
+// asDeployment drops the rest of it. Of one that cannot be read it keeps the metadata.
+func asDeployment(u *unstructured.Unstructured) *plan.Deployment {
+	d := &plan.Deployment{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, d); err != nil {
+		return &plan.Deployment{ObjectMeta: metav1.ObjectMeta{
+			Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(),
+		}}
+	}
+	return d
 }

@@ -8,14 +8,16 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/drain/plan"
 )
 
 // drainToo drains another node, with so much time left, until the end of the test.
 func (s *scene) drainToo(node string, left time.Duration) {
-	in := Interruption{Taint: taint, Deadline: time.Now().Add(left), Capacity: PendingCapacity}
+	in := plan.NodeState{Taint: taint, Deadline: time.Now().Add(left), Capacity: plan.PendingCapacity}
 	go func() {
 		for {
-			s.d.Drain(s.Context(), node, in, View{})
+			s.d.Drain(s.Context(), node, in, plan.View{})
 			select {
 			case <-s.Context().Done():
 				return
@@ -51,7 +53,7 @@ func (s *scene) evictedPods() string {
 // The node that goes first decides for the pods of the gang on the other; if its interruption is
 // cancelled, it does not.
 func TestGangOnTwoNodes(t *testing.T) {
-	stage(t, holding, 4*time.Minute, ReadyCapacity, gangOnTwoNodes, func(s *scene) {
+	stage(t, holding, 4*time.Minute, plan.ReadyCapacity, gangOnTwoNodes, func(s *scene) {
 		if got := s.now().Next.Sub(s.start); got != 200*time.Second {
 			t.Fatalf("leaves after %s, want its own eviction deadline", got)
 		}
@@ -68,10 +70,10 @@ func TestGangOnTwoNodes(t *testing.T) {
 			t.Errorf("evicted %s", got)
 		}
 	})
-	stage(t, holding, 4*time.Minute, ReadyCapacity, gangOnTwoNodes, func(s *scene) {
-		s.d.Drain(s.Context(), "node-b", Interruption{Taint: taint, Deadline: s.start.Add(2 * time.Minute), Capacity: PendingCapacity}, View{})
+	stage(t, holding, 4*time.Minute, plan.ReadyCapacity, gangOnTwoNodes, func(s *scene) {
+		s.d.Drain(s.Context(), "node-b", plan.NodeState{Taint: taint, Deadline: s.start.Add(2 * time.Minute), Capacity: plan.PendingCapacity}, plan.View{})
 		s.pass(time.Second)
-		s.d.Drain(s.Context(), "node-b", Interruption{Taint: taint, Deadline: s.start.Add(2 * time.Minute), Capacity: PendingCapacity}, View{})
+		s.d.Drain(s.Context(), "node-b", plan.NodeState{Taint: taint, Deadline: s.start.Add(2 * time.Minute), Capacity: plan.PendingCapacity}, plan.View{})
 		s.pass(time.Second)
 		if got := s.now().Next.Sub(s.start); got != 80*time.Second {
 			t.Fatalf("leaves after %s, want the other node's eviction deadline", got)
@@ -90,7 +92,7 @@ func TestGangOnTwoNodes(t *testing.T) {
 // with its node.
 func TestGangLeavesWhenOneAnswers(t *testing.T) {
 	var allowed atomic.Bool
-	stage(t, holding, 4*time.Minute, PendingCapacity, func(f *fakeAPI) {
+	stage(t, holding, 4*time.Minute, plan.PendingCapacity, func(f *fakeAPI) {
 		gangOnTwoNodes(f)
 		f.answer = func(_, path string, _ map[string]any) (int, any) {
 			if strings.HasSuffix(path, "/b/eviction") && !allowed.Load() {
@@ -100,7 +102,7 @@ func TestGangLeavesWhenOneAnswers(t *testing.T) {
 		}
 	}, func(s *scene) {
 		s.drainToo("node-b", 2*time.Minute)
-		s.d.Answer("node-b", "uid-c", WhenNow)
+		s.d.Answer("node-b", "uid-c", plan.WhenNow)
 		s.pass(time.Second)
 		if got := s.evictedPods(); got != "a b c d" {
 			t.Fatalf("evicted %s, want the gang", got)
@@ -114,8 +116,10 @@ func TestGangLeavesWhenOneAnswers(t *testing.T) {
 		if r := s.d.Finish("node-a", s.in); r.Left != 0 {
 			t.Errorf("%+v", r)
 		}
-		if known := s.d.gangs; len(known.of) > 0 {
-			t.Errorf("the drains have ended, and still known are %v", known.of)
+		for _, node := range []string{"node-a", "node-b"} {
+			if known := s.d.gangs.concerning(node); len(known) > 0 {
+				t.Errorf("the drains have ended, and still known are %v", known)
+			}
 		}
 	})
 }

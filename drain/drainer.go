@@ -1,7 +1,6 @@
-// Package drain moves the pods off nodes that are about to end: it decides which pods
-// leave, in what order and by when, evicts them, and watches them go.
+// Package drain moves the pods off nodes that are about to end: it evicts them, and watches them go.
 //
-// [Plan] is a pure function, and nothing else decides. [Drainer] carries out the plans of
+// Package plan decides which pods leave, in what order and by when. [Drainer] carries out the plans of
 // any number of nodes at once. It keeps one watch for each draining node, one for the
 // disruption budgets of each namespace with pods to move, two for each Deployment whose
 // pods are surged, and one for all VolumeAttachments. Volume claims, the preferences of
@@ -38,6 +37,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"spot-handler/drain/fair"
+	"spot-handler/drain/plan"
 )
 
 // Events notifies people about single pods. No method blocks, fails or calls the Drainer.
@@ -63,7 +63,7 @@ type Options struct {
 	// VolumeAttachments and namespaces.
 	Dynamic dynamic.Interface
 
-	Policy Policy
+	Policy plan.Policy
 
 	// Notify is called with a node's name when anything about its drain may have
 	// changed. It is called from any goroutine, often, and must not block.
@@ -93,10 +93,10 @@ type Drainer struct {
 	deployments *surgeWatch
 	attached    *attachmentWatch
 	starts      *waveStarts
-	claims      *objectCache[claim]
-	preferences *objectCache[Preferences]  // of a namespace
-	around      *objectCache[Surroundings] // of a namespace
-	gangs       *Gangs
+	claims      *objectCache[plan.Claim]
+	preferences *objectCache[plan.Preferences]          // of a namespace
+	around      *objectCache[plan.NamespaceConstraints] // of a namespace
+	gangs       *sharedGangs
 
 	nodeWatches *fair.Lane // of the nodes' watches
 
@@ -109,12 +109,12 @@ type Drainer struct {
 func New(opts Options) *Drainer {
 	d := &Drainer{
 		opts: opts, queue: newQueue(), nodeWatches: fair.NewLane(startsAtOnce, allCanWait),
-		attached: newAttachmentWatch(opts), gangs: NewGangs(), sessions: map[string]*session{},
+		attached: newAttachmentWatch(opts), gangs: &sharedGangs{of: plan.NewGangs()}, sessions: map[string]*session{},
 	}
 	lookups := fair.NewLane(lookupsAtOnce, allCanWait) // and what is watched of namespaces: the nodes' own pods wait for none of it
 	d.claims = newObjectCache("claim", lookups, opts.Notify, readClaim(opts.Dynamic))
 	d.preferences = newObjectCache("preferences", lookups, opts.Notify, readPreferences(opts.Dynamic))
-	d.around = newObjectCache("surroundings", lookups, opts.Notify, readSurroundings(opts.Dynamic))
+	d.around = newObjectCache("constraints", lookups, opts.Notify, readConstraints(opts.Dynamic))
 	d.lanes, d.pace = newLanes(d.queue.push, d.allowed), newPace(requestsAtOnce, d.queue.push)
 	d.starts = &waveStarts{work: d.waves}
 	d.budgets = newBudgetWatch(opts, d.budgetAllows, d.starts.stale)
@@ -151,7 +151,7 @@ func (d *Drainer) Run(ctx context.Context) error {
 // budgetAllows lets refused pods try again: the API server has said how many may go.
 func (d *Drainer) budgetAllows(budget *policyv1.PodDisruptionBudget) {
 	d.queue.wake(int(budget.Status.DisruptionsAllowed), types.NamespacedName{Namespace: budget.Namespace}, func(t *task) bool {
-		return covers(budget, t.pod.Labels)
+		return plan.Covers(budget, t.pod.Labels)
 	})
 }
 
@@ -165,9 +165,9 @@ func (d *Drainer) allowed(pod *corev1.Pod) int {
 }
 
 // deploymentAllows lets pods try again that wait for their Deployment.
-func (d *Drainer) deploymentAllows(name types.NamespacedName, w Workload) {
+func (d *Drainer) deploymentAllows(name types.NamespacedName, w plan.DeploymentState) {
 	d.queue.wake(w.Slots, name, waitsToBeSurged(true))
-	d.queue.wake(w.Spare+w.Excess+w.Lacking, name, waitsToBeSurged(false))
+	d.queue.wake(w.Evictable+w.Excess+w.Lacking, name, waitsToBeSurged(false))
 }
 
 func waitsToBeSurged(want bool) func(*task) bool {
@@ -175,30 +175,30 @@ func waitsToBeSurged(want bool) func(*task) bool {
 }
 
 // waves works out the waves of all draining nodes together.
-func (d *Drainer) waves() Waves {
+func (d *Drainer) waves() plan.Waves {
 	var budgets []*policyv1.PodDisruptionBudget
 	for _, w := range d.budgets.all() {
-		budgets = append(budgets, slices.DeleteFunc(w.All(), func(b *policyv1.PodDisruptionBudget) bool { return waveSize(b) <= 0 })...)
+		budgets = append(budgets, slices.DeleteFunc(w.All(), func(b *policyv1.PodDisruptionBudget) bool { return plan.WaveSize(b) <= 0 })...)
 	}
 	if len(budgets) == 0 {
-		return Waves{}
+		return plan.Waves{}
 	}
 	d.mu.Lock()
 	sessions := slices.Collect(maps.Values(d.sessions))
 	d.mu.Unlock()
-	var nodes []Situation
+	var nodes []plan.Situation
 	for _, s := range sessions {
 		if in, ok := s.interruption(); ok {
 			nodes = append(nodes, s.situation(in))
 		}
 	}
-	return PlanWaves(time.Now(), nodes, budgets)
+	return plan.PlanWaves(time.Now(), nodes, budgets)
 }
 
 // refresh brings the waves up to date, and has the nodes planned again whose pods have to
 // go earlier because of it. It reports whether there are such pods.
 func (d *Drainer) refresh() bool {
-	if d.opts.Policy.Strategy == AtOnce {
+	if d.opts.Policy.Strategy == plan.StrategyAtOnce {
 		return false
 	}
 	earlier := d.starts.refresh()

@@ -10,12 +10,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
 
 // A held pod is evicted at its eviction deadline to the moment, with all its grace.
 func TestHeldUntilTheLatestStart(t *testing.T) {
-	stage(t, holding, 120*time.Second, PendingCapacity, pods("a"), func(s *scene) {
+	stage(t, holding, 120*time.Second, plan.PendingCapacity, pods("a"), func(s *scene) {
 		s.until(80*time.Second - time.Millisecond)
 		if n := s.api.count("POST", "/eviction"); n != 0 {
 			s.Fatalf("%d evictions before the latest start", n)
@@ -38,8 +39,8 @@ func TestHeldUntilTheLatestStart(t *testing.T) {
 // The drain ends after the eviction deadline of a pod without a grace period, not at it, or the pod
 // would be left on its node.
 func TestHeldWithoutAGracePeriod(t *testing.T) {
-	stage(t, holding, 120*time.Second, PendingCapacity, func(f *fakeAPI) { f.pod(pod("a", withGrace(0))) }, func(s *scene) {
-		s.until(115*time.Second - evictionTakes)
+	stage(t, holding, 120*time.Second, plan.PendingCapacity, func(f *fakeAPI) { f.pod(pod("a", withGrace(0))) }, func(s *scene) {
+		s.until(115*time.Second - time.Second)
 		if n := s.api.count("POST", "/eviction"); n != 1 {
 			s.Errorf("%d evictions a second before the end, want 1", n)
 		}
@@ -48,9 +49,9 @@ func TestHeldWithoutAGracePeriod(t *testing.T) {
 
 // A terminating pod is only waited for, and evicted once.
 func TestEvictedOnce(t *testing.T) {
-	stage(t, holding, 120*time.Second, ReadyCapacity, pods("a"), func(s *scene) {
+	stage(t, holding, 120*time.Second, plan.ReadyCapacity, pods("a"), func(s *scene) {
 		for range 5 {
-			s.change(func(in *Interruption) { in.Deadline = in.Deadline.Add(-time.Second) })
+			s.change(func(in *plan.NodeState) { in.Deadline = in.Deadline.Add(-time.Second) })
 			s.pass(time.Second)
 		}
 		if n := s.api.count("POST", "/eviction"); n != 1 {
@@ -61,7 +62,7 @@ func TestEvictedOnce(t *testing.T) {
 
 // Whoever takes over a drain counts the pods as they were evicted by another.
 func TestTruncatedByAnother(t *testing.T) {
-	stage(t, holding, 20*time.Second, ReadyCapacity, func(f *fakeAPI) {
+	stage(t, holding, 20*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 		for name, left := range map[string]int64{"whole": 30, "less": 6} {
 			f.pod(pod(name, withGrace(30), func(p *corev1.Pod) {
 				p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: time.Now()}, &left
@@ -81,7 +82,7 @@ func TestTruncatedByAnother(t *testing.T) {
 // Whoever takes over when the deadline has passed plans no more. It counts the pods that are still
 // there all the same.
 func TestFinishedByAnother(t *testing.T) {
-	stage(t, holding, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+	stage(t, holding, 120*time.Second, plan.PendingCapacity, func(f *fakeAPI) {
 		f.pod(pod("stays", withGrace(30), func(p *corev1.Pod) {
 			p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists, Key: taint.Key}}
 		}))
@@ -106,9 +107,9 @@ func TestFinishedByAnother(t *testing.T) {
 }
 
 func TestSurgeFromLabelToEviction(t *testing.T) {
-	policy := Policy{Strategy: Surge, Margin: 10 * time.Second}
-	stage(t, policy, 120*time.Second, PendingCapacity, surgeScene(1), func(s *scene) {
-		if got := s.labels("a"); got[SurgedLabel] != "abc12" || got[hashLabel] != "surged-abc12" {
+	policy := plan.Policy{Strategy: plan.StrategySurge, Margin: 10 * time.Second}
+	stage(t, policy, 120*time.Second, plan.PendingCapacity, surgeScene(1), func(s *scene) {
+		if got := s.labels("a"); got[plan.SurgedLabel] != "abc12" || got[plan.HashLabel] != "surged-abc12" {
 			s.Fatalf("labels %v, want the pod surged", got)
 		}
 		s.until(50 * time.Second)
@@ -123,13 +124,13 @@ func TestSurgeFromLabelToEviction(t *testing.T) {
 			s.Fatalf("%d evictions when the replacement pod is Ready, want 1", n)
 		}
 	})
-	stage(t, policy, 120*time.Second, PendingCapacity, surgeScene(1), func(s *scene) {
+	stage(t, policy, 120*time.Second, plan.PendingCapacity, surgeScene(1), func(s *scene) {
 		s.until(80 * time.Second)
 		if n := s.api.count("POST", "/a/eviction"); n != 1 {
 			s.Errorf("%d evictions at the latest start, want 1: no replacement pod came", n)
 		}
 	})
-	stage(t, policy, 120*time.Second, PendingCapacity, surgeScene(0), func(s *scene) {
+	stage(t, policy, 120*time.Second, plan.PendingCapacity, surgeScene(0), func(s *scene) {
 		if n := s.api.count("PATCH", "/pods/a"); n != 0 {
 			s.Error("surged, against maxSurge 0")
 		}
@@ -138,19 +139,19 @@ func TestSurgeFromLabelToEviction(t *testing.T) {
 
 // Cancelled: surged pods go back, and nothing is evicted any more.
 func TestCancel(t *testing.T) {
-	stage(t, surgePolicy, 120*time.Second, PendingCapacity, surgeScene(1), func(s *scene) {
+	stage(t, surgePolicy, 120*time.Second, plan.PendingCapacity, surgeScene(1), func(s *scene) {
 		r, done, err := s.d.Cancel(s.Context(), "node-a")
 		if err != nil || !done || r.Total != 0 {
 			s.Fatalf("result %+v, done %v, %v", r, done, err)
 		}
-		if got := s.labels("a"); got[SurgedLabel] != nil || got[hashLabel] != "abc12" {
+		if got := s.labels("a"); got[plan.SurgedLabel] != nil || got[plan.HashLabel] != "abc12" {
 			s.Errorf("labels %v, want the pod as it was", got)
 		}
 	})
 }
 
 func TestSweep(t *testing.T) {
-	stage(t, holding, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+	stage(t, holding, 120*time.Second, plan.PendingCapacity, func(f *fakeAPI) {
 		surgeScene(1)(f)
 		f.pod(webPod("a", readyNow, isSurgedPod))
 	}, func(s *scene) {
@@ -161,11 +162,11 @@ func TestSweep(t *testing.T) {
 				s.Fatal(err)
 			}
 		}
-		if sweep(); s.labels("a")[SurgedLabel] == nil {
+		if sweep(); s.labels("a")[plan.SurgedLabel] == nil {
 			s.Fatal("put back while its node is drained")
 		}
 		drained = false
-		if sweep(); s.labels("a")[SurgedLabel] != nil || s.labels("a")[hashLabel] != "abc12" {
+		if sweep(); s.labels("a")[plan.SurgedLabel] != nil || s.labels("a")[plan.HashLabel] != "abc12" {
 			s.Errorf("labels %v, want the pod put back", s.labels("a"))
 		}
 	})
@@ -174,19 +175,19 @@ func TestSweep(t *testing.T) {
 // A drain is cancelled in the moment in which a pod has been surged, and the watch has
 // not shown it.
 func TestCancelOfWhatTheWatchHasNotShown(t *testing.T) {
-	stage(t, surgePolicy, 0, PendingCapacity, surgeScene(1), func(s *scene) {
+	stage(t, surgePolicy, 0, plan.PendingCapacity, surgeScene(1), func(s *scene) {
 		s.api.mu.Lock()
 		s.api.silent = true
 		s.api.mu.Unlock()
-		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
+		s.change(func(in *plan.NodeState) { in.Capacity = plan.ReadyCapacity })
 		s.pass(time.Second)
-		if s.labels("a")[SurgedLabel] == nil {
+		if s.labels("a")[plan.SurgedLabel] == nil {
 			s.Fatal("not surged")
 		}
 		if _, done, err := s.d.Cancel(s.Context(), "node-a"); err != nil || !done {
 			s.Fatalf("done %v, %v", done, err)
 		}
-		if got := s.labels("a"); got[SurgedLabel] != nil || got[hashLabel] != "abc12" {
+		if got := s.labels("a"); got[plan.SurgedLabel] != nil || got[plan.HashLabel] != "abc12" {
 			s.Errorf("labels %v, want the pod as it was", got)
 		}
 	})
@@ -194,7 +195,7 @@ func TestCancelOfWhatTheWatchHasNotShown(t *testing.T) {
 
 // A cancellation that the API server does not answer comes back, to be made again.
 func TestCancelHoldsNobodyUp(t *testing.T) {
-	stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+	stage(t, surgePolicy, 120*time.Second, plan.PendingCapacity, func(f *fakeAPI) {
 		surgeScene(1)(f)
 		f.hold = func(r *http.Request) error {
 			if strings.HasSuffix(r.URL.Path, "/replicasets/web-abc12") {

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"spot-handler/drain/plan"
 )
 
 // attempt takes a task one step further, as the plan now says. It reports whether the API
@@ -21,10 +23,10 @@ func (d *Drainer) attempt(t *task) (busy bool) {
 	switch {
 	case !ok:
 		return false
-	case decision.Action == SurgeNow && t.surged, decision.Action == Return && t.returned:
+	case decision.Action == plan.SurgeNow && t.surged, decision.Action == plan.Return && t.returned:
 		d.queue.park(t) // the node's watch has not shown it yet; when it does, the node is planned again
 		return false
-	case decision.waits:
+	case decision.Waits:
 		d.park(t, decision)
 		return false
 	}
@@ -38,7 +40,7 @@ func (d *Drainer) attempt(t *task) (busy bool) {
 		d.park(t, decision)
 		return false
 	}
-	if decision.Action == SurgeNow {
+	if decision.Action == plan.SurgeNow {
 		turn.end() // the others can count without it
 	}
 	turn.begin()
@@ -56,17 +58,17 @@ func (d *Drainer) attempt(t *task) (busy bool) {
 const tellAfter = 4
 
 // triedAgain are what is logged of requests that are made again.
-var triedAgain = map[Action]string{
-	SurgeNow: "surge pod",
-	Evict:    "evict pod",
-	Force:    "delete pod past its disruption budget",
-	End:      "end surged pod",
-	Return:   "give surged pod back to its ReplicaSet",
+var triedAgain = map[plan.Action]string{
+	plan.SurgeNow: "surge pod",
+	plan.Evict:    "evict pod",
+	plan.Force:    "delete pod past its disruption budget",
+	plan.End:      "end surged pod",
+	plan.Return:   "give surged pod back to its ReplicaSet",
 }
 
 // settle takes in what has become of a request: the pod is on its way, or the task waits or is tried
 // again.
-func (d *Drainer) settle(t *task, decision Decision, did Action, answer answer) (busy bool) {
+func (d *Drainer) settle(t *task, decision plan.Decision, did plan.Action, answer answer) (busy bool) {
 	s, hangs := t.session, answer.outcome == unanswered && t.unanswered
 	t.unanswered = answer.outcome == unanswered
 	log := d.opts.Logger.With().Str("node", s.node).Str("pod", t.pod.Namespace+"/"+t.pod.Name).Logger()
@@ -75,15 +77,15 @@ func (d *Drainer) settle(t *task, decision Decision, did Action, answer answer) 
 		d.deployments.settle(decision)
 	}
 	switch {
-	case answer.settled() && did == SurgeNow:
+	case answer.settled() && did == plan.SurgeNow:
 		t.surged = true
 		log.Debug().Msg("pod surged: its replacement pod is made")
 		d.park(t, decision) // until the replacement pod is available
-	case answer.settled() && did == Return:
+	case answer.settled() && did == plan.Return:
 		t.surged, t.returned = false, true
 		s.fix(t.state, decision.Reason)
-		if decision.takes {
-			d.deployments.giveUp(decision.workload, decision.Reason)
+		if decision.Takes {
+			d.deployments.giveUp(decision.Deployment, decision.Reason)
 		}
 		log.Debug().Str("reason", decision.Reason).Msg("surged pod given back to its ReplicaSet")
 		d.queue.park(t) // until the node's watch shows it
@@ -91,20 +93,20 @@ func (d *Drainer) settle(t *task, decision Decision, did Action, answer answer) 
 		by := evicted
 		switch {
 		case answer.outcome == podGone:
-		case did == Force:
+		case did == plan.Force:
 			by = forceDeleted
 		case decision.Grace != nil:
 			by = cutShort
 		}
 		refusal := s.sentAway(t.state, by)
-		if did == End {
+		if did == plan.End {
 			log.Info().Str("reason", decision.Reason).Msg("surged pod ended, as its ReplicaSet would have")
 		}
 		if by == forceDeleted {
 			log.Warn().Str("reason", refusal).Msg("pod deleted past its disruption budget")
 			d.opts.Events.EvictionForced(s.node, t.pod, refusal)
 		}
-	case did == SurgeNow && (answer.outcome == refused || hangs): // by admission: the pod is held, like any other
+	case did == plan.SurgeNow && (answer.outcome == refused || hangs): // by admission: the pod is held, like any other
 		level := zerolog.WarnLevel
 		if s.fix(t.state, answer.reason) {
 			level = zerolog.DebugLevel // it was said about another pod
@@ -112,7 +114,7 @@ func (d *Drainer) settle(t *task, decision Decision, did Action, answer answer) 
 		s.note(func() { t.state.task = nil })
 		log.WithLevel(level).Str("reason", answer.reason).Msg("surge pod; it is held instead")
 		d.opts.Notify(s.node)
-	case did == Evict && (answer.outcome == refused || answer.outcome == unanswered):
+	case did == plan.Evict && (answer.outcome == refused || answer.outcome == unanswered):
 		first, blocked := s.refused(t.state, answer, t.unanswered || t.attempt >= tellAfter)
 		log.Debug().Str("reason", answer.reason).Int("attempt", t.attempt).Msg("eviction refused")
 		d.retry(t, decision, answer)

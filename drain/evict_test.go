@@ -14,6 +14,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"spot-handler/drain/plan"
 )
 
 // denied is what the API server makes of an admission webhook's denial; 400 stands for none.
@@ -83,7 +85,7 @@ func TestRetryIn(t *testing.T) {
 
 // Retry-After is honoured, unless the budget's status says more.
 func TestRetryAfter(t *testing.T) {
-	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+	stage(t, holding, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 		pods("a")(f)
 		f.answer = func(string, string, map[string]any) (int, any) { return http.StatusTooManyRequests, refusal(10) }
 	}, func(s *scene) {
@@ -101,7 +103,7 @@ func TestRetryAfter(t *testing.T) {
 // A busy API server is asked again when the pod's eviction deadline has come, whatever it
 // says.
 func TestRetryAfterEndsAtTheLatestStart(t *testing.T) {
-	stage(t, holding, 60*time.Second, ReadyCapacity, func(f *fakeAPI) {
+	stage(t, holding, 60*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 		pods("a")(f) // its latest start is at 20 s
 		f.answer = func(string, string, map[string]any) (int, any) {
 			return http.StatusTooManyRequests, &metav1.Status{
@@ -124,7 +126,7 @@ func TestRetryAfterEndsAtTheLatestStart(t *testing.T) {
 // An admission webhook that denies evictions does not slow down all others, and its words
 // are told.
 func TestDeniedEviction(t *testing.T) {
-	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+	stage(t, holding, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 		pods("a")(f)
 		f.answer = func(_, path string, _ map[string]any) (int, any) {
 			var status *metav1.Status
@@ -147,7 +149,7 @@ func TestDeniedEviction(t *testing.T) {
 // That a pod is held back is told once, whatever other errors come between.
 func TestBlockedIsToldOnce(t *testing.T) {
 	var tries atomic.Int64
-	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+	stage(t, holding, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 		pods("a")(f)
 		f.answer = func(string, string, map[string]any) (int, any) {
 			if tries.Add(1) == tellAfter {
@@ -167,7 +169,7 @@ func TestBlockedIsToldOnce(t *testing.T) {
 // waiting for its replacement pod.
 func TestSurgedOverTheLatestStart(t *testing.T) {
 	const latest, moment = 80 * time.Second, 100 * time.Millisecond
-	stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+	stage(t, surgePolicy, 120*time.Second, plan.PendingCapacity, func(f *fakeAPI) {
 		surgeScene(1)(f)
 		start := time.Now()
 		f.after = func(r *http.Request) {
@@ -185,7 +187,7 @@ func TestSurgedOverTheLatestStart(t *testing.T) {
 
 // The API server does not let the pod's labels be changed: it is held, as any other.
 func TestDeniedSurge(t *testing.T) {
-	stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+	stage(t, surgePolicy, 120*time.Second, plan.PendingCapacity, func(f *fakeAPI) {
 		surgeScene(1)(f)
 		f.answer = func(method, path string, _ map[string]any) (int, any) {
 			if method == http.MethodPatch {
@@ -198,10 +200,10 @@ func TestDeniedSurge(t *testing.T) {
 		if n := s.api.count("PATCH", "/pods/a"); n != 1 {
 			s.Errorf("%d tries to surge it, want one", n)
 		}
-		if d := s.now().Plan[0]; d.Action != Later || d.NoSurge != "it cannot be surged: labels are fixed" {
+		if d := s.now().Plan[0]; d.Action != plan.Hold || d.NoSurge != "it cannot be surged: labels are fixed" {
 			s.Errorf("%s, not surged because %q", d.Action, d.NoSurge)
 		}
-		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
+		s.change(func(in *plan.NodeState) { in.Capacity = plan.ReadyCapacity })
 		if n := s.api.count("POST", "/a/eviction"); n != 1 {
 			s.Errorf("%d evictions when the replacement is ready, want 1", n)
 		}
@@ -211,13 +213,13 @@ func TestDeniedSurge(t *testing.T) {
 // The node's watch shows a surge later than that of the Deployment, which has room for
 // more: the pod is not surged twice.
 func TestSurgedOnce(t *testing.T) {
-	stage(t, surgePolicy, 0, PendingCapacity, surgeScene(3), func(s *scene) {
+	stage(t, surgePolicy, 0, plan.PendingCapacity, surgeScene(3), func(s *scene) {
 		s.api.mu.Lock()
 		s.api.silent = true
 		s.api.mu.Unlock()
-		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
+		s.change(func(in *plan.NodeState) { in.Capacity = plan.ReadyCapacity })
 		s.pass(5 * time.Second)
-		s.change(func(*Interruption) {}) // planned again
+		s.change(func(*plan.NodeState) {}) // planned again
 		s.pass(5 * time.Second)
 		if n := s.api.count("PATCH", "/pods/a"); n != 1 {
 			s.Errorf("surged %d times, want once", n)
@@ -230,7 +232,7 @@ func TestSurgedOnce(t *testing.T) {
 // one for it too, or at its own deadline.
 func TestPodThatIsLeavingStandsInForNone(t *testing.T) {
 	replacement := func(name string) *corev1.Pod { return webPod(name, readyNow, onNode("node-b")) }
-	stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+	stage(t, surgePolicy, 120*time.Second, plan.PendingCapacity, func(f *fakeAPI) {
 		surgeScene(2)(f)
 		web := f.copyOf("/apis/apps/v1/namespaces/shop/deployments/web")
 		web["spec"].(object)["replicas"] = 2

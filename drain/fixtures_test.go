@@ -1,9 +1,6 @@
 package drain
 
 import (
-	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,12 +8,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/drain/plan"
 )
 
 var (
 	now    = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	taint  = corev1.Taint{Key: "spot-handler/interrupted", Value: "spot-interruption", Effect: corev1.TaintEffectNoSchedule}
-	policy = Policy{Strategy: Hold, Margin: 10 * time.Second}
+	policy = plan.Policy{Strategy: plan.StrategyHold, Margin: 10 * time.Second}
 )
 
 func pod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
@@ -28,12 +27,6 @@ func pod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 		f(p)
 	}
 	return p
-}
-
-// decided is what the plan says of the pod.
-func decided(s Situation, pod *corev1.Pod) Decision {
-	plan := Plan(now, s)
-	return plan[slices.IndexFunc(plan, func(d Decision) bool { return d.Pod == pod })]
 }
 
 func withGrace(seconds int64) func(*corev1.Pod) {
@@ -69,17 +62,18 @@ func tolerating(key string) func(*corev1.Pod) {
 func of(app string) func(*corev1.Pod) {
 	yes := true
 	return func(p *corev1.Pod) {
-		p.Labels = map[string]string{"app": app, hashLabel: "abc12"}
+		p.Labels = map[string]string{"app": app, plan.HashLabel: "abc12"}
 		p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: app + "-abc12", UID: "set", Controller: &yes}}
 	}
 }
 
 // isSurgedPod is what the API server makes of a surge.
 func isSurgedPod(p *corev1.Pod) {
-	app := p.Labels["app"]
-	p.Labels = labelsOnceSurged(p.Labels)
-	p.Annotations[SurgedAnnotation] = fmt.Sprintf(`{"replicaSet":%q,"uid":"set"}`, app+"-abc12")
-	p.OwnerReferences = nil
+	surged, err := plan.AsSurged(p, time.Time{})
+	if err != nil {
+		panic(err)
+	}
+	*p = *surged
 }
 
 func readyAfter(d time.Duration) func(*corev1.Pod) {
@@ -101,42 +95,65 @@ func budget(app string, atOnce int32) *policyv1.PodDisruptionBudget {
 	}
 }
 
-var web = types.NamespacedName{Namespace: "shop", Name: "web"}
-
-func surging(w Workload, pods ...*corev1.Pod) Situation {
-	if w.Selector == nil {
-		w.Selector = labels.SelectorFromSet(labels.Set{"app": "web"})
-	}
-	return Situation{
-		Interruption: Interruption{Taint: taint, Deadline: now.Add(2 * time.Minute), Capacity: PendingCapacity},
-		Policy:       Policy{Strategy: Surge, Margin: 10 * time.Second},
-		Pods:         pods,
-		Workloads:    map[types.NamespacedName]Workload{web: w},
-		Shared:       map[types.NamespacedName]bool{},
-		Surroundings: map[string]Surroundings{"shop": {}},
-	}
-}
-
 func webPod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	return pod(name, append([]func(*corev1.Pod){of("web"), readyAfter(time.Second)}, change...)...)
-}
-
-func actions(plan []Decision) string {
-	var list []string
-	for _, d := range plan {
-		list = append(list, fmt.Sprintf("%s %s", d.Pod.Name, d.Action))
-	}
-	slices.Sort(list)
-	return strings.Join(list, ", ")
 }
 
 func createdAt(at time.Time) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(at) }
 }
 
-func startedAt(at time.Time) func(*corev1.Pod) {
+func labelled(keysAndValues ...string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		started := metav1.NewTime(at)
-		p.Status.StartTime = &started
+		if p.Labels == nil {
+			p.Labels = map[string]string{}
+		}
+		for i := 0; i < len(keysAndValues); i += 2 {
+			p.Labels[keysAndValues[i]] = keysAndValues[i+1]
+		}
+	}
+}
+
+func inNamespace(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Namespace = name }
+}
+
+func shopBudget(app string, expected, desired, current int32) *policyv1.PodDisruptionBudget {
+	return &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: app, UID: "b"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+		Status: policyv1.PodDisruptionBudgetStatus{
+			ExpectedPods: expected, DesiredHealthy: desired, CurrentHealthy: current, DisruptionsAllowed: max(0, current-desired),
+		},
+	}
+}
+
+func apartBy(key, app string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+				TopologyKey: key, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}},
+			}},
+		}}
+	}
+}
+
+func onNode(name string) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Spec.NodeName = name } }
+
+var inGang = labelled(plan.GangLabel, "g")
+
+var web = types.NamespacedName{Namespace: "shop", Name: "web"}
+
+func surging(w plan.DeploymentState, pods ...*corev1.Pod) plan.Situation {
+	if w.Selector == nil {
+		w.Selector = labels.SelectorFromSet(labels.Set{"app": "web"})
+	}
+	return plan.Situation{
+		NodeState:   plan.NodeState{Taint: taint, Deadline: now.Add(2 * time.Minute), Capacity: plan.PendingCapacity},
+		Policy:      plan.Policy{Strategy: plan.StrategySurge, Margin: 10 * time.Second},
+		Pods:        pods,
+		Deployments: map[types.NamespacedName]plan.DeploymentState{web: w},
+		Shared:      map[types.NamespacedName]bool{},
+		Constraints: map[string]plan.NamespaceConstraints{"shop": {}},
 	}
 }

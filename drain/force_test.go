@@ -8,16 +8,18 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/drain/plan"
 )
 
 // A namespace that asks to leave its pods is asked before one is deleted, however long the
 // answer takes.
 func TestNoPodIsDeletedBeforeItsNamespaceIsAsked(t *testing.T) {
-	stage(t, deleting, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+	stage(t, deleting, 120*time.Second, plan.PendingCapacity, func(f *fakeAPI) {
 		pods("a")(f)
 		f.put("/api/v1/namespaces/shop", &corev1.Namespace{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
-			ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: map[string]string{BlockedAnnotation: "leave"}},
+			ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: map[string]string{plan.BlockedAnnotation: "leave"}},
 		})
 		f.hold = func(r *http.Request) error {
 			if strings.HasSuffix(r.URL.Path, "/namespaces/shop") {
@@ -38,7 +40,7 @@ func TestNoPodIsDeletedBeforeItsNamespaceIsAsked(t *testing.T) {
 // later: the pod is deleted then, and not when its next attempt would have been.
 func TestRefusedOverTheLatestStart(t *testing.T) {
 	const latest, moment = 80 * time.Second, 100 * time.Millisecond
-	stage(t, deleting, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+	stage(t, deleting, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 		pods("a")(f)
 		start := time.Now()
 		f.hold = func(r *http.Request) error {
@@ -68,7 +70,7 @@ func TestBlockedAtTheLatestStart(t *testing.T) {
 		pods("a")(f)
 		f.answer = refuseEvictions
 	}
-	stage(t, deleting, 120*time.Second, ReadyCapacity, blocked, func(s *scene) {
+	stage(t, deleting, 120*time.Second, plan.ReadyCapacity, blocked, func(s *scene) {
 		s.until(80*time.Second - time.Millisecond)
 		if n := s.api.count("DELETE", "/pods/a"); n != 0 {
 			s.Fatal("deleted before its latest start")
@@ -83,7 +85,7 @@ func TestBlockedAtTheLatestStart(t *testing.T) {
 			s.Errorf("result %+v, want 1 forced", r)
 		}
 	})
-	stage(t, holding, 120*time.Second, ReadyCapacity, blocked, func(s *scene) {
+	stage(t, holding, 120*time.Second, plan.ReadyCapacity, blocked, func(s *scene) {
 		s.until(119 * time.Second)
 		if n := s.api.count("DELETE", "/pods/a"); n != 0 {
 			s.Fatal("deleted past its budget, which nobody has asked for")
@@ -95,11 +97,11 @@ func TestBlockedAtTheLatestStart(t *testing.T) {
 			s.Errorf("last event %q", last)
 		}
 	})
-	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+	stage(t, holding, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 		blocked(f)
 		f.put("/api/v1/namespaces/shop", &corev1.Namespace{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
-			ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: map[string]string{BlockedAnnotation: "delete"}},
+			ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: map[string]string{plan.BlockedAnnotation: "delete"}},
 		})
 	}, func(s *scene) {
 		s.until(80 * time.Second)
@@ -122,7 +124,7 @@ func TestForceWithoutTheCondition(t *testing.T) {
 		"hangs": {hold: time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
-			stage(t, deleting, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+			stage(t, deleting, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 				pods("a")(f)
 				isMark := func(method, path string) bool {
 					return method == http.MethodPatch && strings.HasSuffix(path, "/status")

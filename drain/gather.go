@@ -6,21 +6,25 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
 
 // situation gathers what a plan is made from, and starts looking up what is missing.
-func (s *session) situation(in Interruption) Situation {
+func (s *session) situation(in plan.NodeState) plan.Situation {
 	d := s.drainer
-	sit := Situation{Policy: d.opts.Policy, Pods: s.watch.All()}
+	sit := plan.Situation{Policy: d.opts.Policy, Pods: s.watch.All()}
 	s.renew(&sit, in)
-	sit.gather(time.Now(), sources{
-		asks: cachedFor(s, d.preferences), around: cachedFor(s, d.around), claim: cachedFor(s, d.claims), allReady: d.allReady,
-		budgets: func(in types.NamespacedName) ([]*policyv1.PodDisruptionBudget, bool) {
+	sit.Gather(time.Now(), plan.Sources{
+		Preferences: cachedFor(s, d.preferences),
+		Constraints: cachedFor(s, d.around),
+		Claim:       cachedFor(s, d.claims),
+		AllReady:    d.allReady,
+		Budgets: func(in types.NamespacedName) ([]*policyv1.PodDisruptionBudget, bool) {
 			d.budgets.use(s.ctx, s.node, in.Namespace)
 			return d.budgets.list(in.Namespace), true
 		},
-		workload: func(name types.NamespacedName) (Workload, bool) {
+		Deployment: func(name types.NamespacedName) (plan.DeploymentState, bool) {
 			d.deployments.use(s.ctx, s.node, name)
 			w, ok := d.deployments.workload(name)
 			return w, ok && d.budgets.synced(name.Namespace) // a budget that is not known yet might select by what a surge changes
@@ -59,17 +63,16 @@ func (d *Drainer) allReady(name types.NamespacedName) (since time.Time) {
 // Deployments and budgets to say which pods are surged, and which stay.
 const lookFor = 500 * time.Millisecond
 
-func (s *session) view(now time.Time, in Interruption) (View, bool) {
+func (s *session) view(now time.Time, in plan.NodeState) (plan.View, bool) {
 	sit := s.situation(in)
 	s.decideGangs(now, sit.Departures())
-	sit.Gangs = s.drainer.gangs.Of(s.node)
-	v := ViewOf(Plan(now, sit))
-	v.of = in
+	sit.Gangs = s.drainer.gangs.concerning(s.node)
+	v := plan.ViewOf(plan.Plan(now, sit))
+	v.For = in
 	complete := true
-	p := planner{Situation: sit}
 	for _, pod := range v.Moving {
 		_, asked := sit.Namespaces[pod.Namespace]
-		complete = complete && asked && s.drainer.budgets.synced(pod.Namespace) && (!v.Surged[pod.UID] || p.known(pod))
+		complete = complete && asked && s.drainer.budgets.synced(pod.Namespace) && (!v.Surged[pod.UID] || sit.SurgeKnown(pod))
 	}
 	s.opened()
 	s.mu.Lock()

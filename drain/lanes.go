@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/drain/plan"
 )
 
 const (
@@ -98,14 +100,14 @@ const (
 
 // enterLane begins the task's turn in the lane that the decision needs; nil if it needs none. False: the
 // task waits for its turn, see lanes.enter.
-func (d *Drainer) enterLane(t *task, decision Decision) (*turn, bool) {
+func (d *Drainer) enterLane(t *task, decision plan.Decision) (*turn, bool) {
 	asked := t.asked
 	gathering := func() time.Duration { return min(d.gathering(), planned-time.Since(asked)) }
-	if decision.Action == SurgeNow {
-		return d.lanes.enter(lane{deployment: decision.workload}, t, gathering)
+	if decision.Action == plan.SurgeNow {
+		return d.lanes.enter(lane{deployment: decision.Deployment}, t, gathering)
 	}
 	budgets := d.budgets.of(t.pod)
-	if decision.Action != Evict || len(budgets) == 0 {
+	if decision.Action != plan.Evict || len(budgets) == 0 {
 		return nil, true
 	}
 	budget := budgets[0]

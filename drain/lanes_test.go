@@ -14,6 +14,8 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/drain/plan"
 )
 
 func noneToCome() time.Duration { return 0 }
@@ -121,8 +123,8 @@ func TestTurnThatHasNotBegun(t *testing.T) {
 }
 
 // drainFrom drains the node from then on, with so much time left.
-func (s *scene) drainFrom(after time.Duration, node string, left time.Duration, capacity Capacity) {
-	in := Interruption{Taint: taint, Deadline: time.Now().Add(left), Capacity: capacity}
+func (s *scene) drainFrom(after time.Duration, node string, left time.Duration, capacity plan.Capacity) {
+	in := plan.NodeState{Taint: taint, Deadline: time.Now().Add(left), Capacity: capacity}
 	go func() {
 		for wait := after; ; wait = 50 * time.Millisecond {
 			select {
@@ -130,7 +132,7 @@ func (s *scene) drainFrom(after time.Duration, node string, left time.Duration, 
 				return
 			case <-time.After(wait):
 				if _, ok := s.d.Look(s.Context(), node, in); ok {
-					s.d.Drain(s.Context(), node, in, View{})
+					s.d.Drain(s.Context(), node, in, plan.View{})
 				}
 			}
 		}
@@ -140,13 +142,13 @@ func (s *scene) drainFrom(after time.Duration, node string, left time.Duration, 
 // Nodes that are lost together are planned one after the other, and yet the pod that is due first has
 // the one slot of maxSurge, and goes first under a budget that lets only one go.
 func TestMostUrgentFirstOverNodes(t *testing.T) {
-	for name, capacity := range map[string]Capacity{"surge": PendingCapacity, "budget": ReadyCapacity} {
+	for name, capacity := range map[string]plan.Capacity{"surge": plan.PendingCapacity, "budget": plan.ReadyCapacity} {
 		t.Run(name, func(t *testing.T) {
 			policy := surgePolicy
-			if capacity == ReadyCapacity {
+			if capacity == plan.ReadyCapacity {
 				policy = holding
 			}
-			stage(t, policy, 2*time.Minute, PendingCapacity, func(f *fakeAPI) {
+			stage(t, policy, 2*time.Minute, plan.PendingCapacity, func(f *fakeAPI) {
 				surgeScene(1)(f)
 				f.gone("a")
 				for _, node := range []string{"node-b", "node-c", "node-d"} {
@@ -193,7 +195,7 @@ func TestSlowWebhookUnderATightBudget(t *testing.T) {
 // lets so many go at a time; zero is no budget.
 func lastEviction(t *testing.T, takes time.Duration, allowed int32) (last time.Duration) {
 	var mu sync.Mutex
-	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+	stage(t, holding, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 		start := time.Now()
 		for i := range 400 {
 			f.pod(pod(fmt.Sprintf("p%03d", i), withGrace(30), of("web")))

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
 
@@ -148,9 +149,9 @@ func (s *session) overlong(margin time.Duration) int {
 		return 0
 	}
 	window := max(interruption.SpotNotice, s.in.Deadline.Sub(s.known))
-	p, n := planner{Situation: Situation{Interruption: s.in}}, 0
+	sit, n := plan.Situation{NodeState: s.in}, 0
 	for _, pod := range s.watch.All() {
-		if p.notOurs(pod) == "" && Grace(pod)+margin > window {
+		if sit.NotOurs(pod) == "" && plan.Grace(pod)+margin > window {
 			n++
 		}
 	}

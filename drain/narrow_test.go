@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"spot-handler/drain/narrow"
+	"spot-handler/drain/plan"
 )
 
 type roundTripper func(*http.Request) (*http.Response, error)
@@ -79,7 +80,7 @@ func TestPodsAreReadAsTheyAre(t *testing.T) {
 		for i := range pod.Spec.Volumes {
 			pod.Spec.Volumes[i].VolumeSource = volumes[rand.Intn(len(volumes))]
 		}
-		for _, key := range []string{DoNotDisrupt, SafeToEvict, BlockedAnnotation, WhenAnnotation, SurgedAnnotation, NoticeAnnotation, corev1.MirrorPodAnnotationKey} {
+		for _, key := range []string{plan.DoNotDisrupt, plan.SafeToEvict, plan.BlockedAnnotation, plan.WhenAnnotation, plan.SurgedAnnotation, plan.NoticeAnnotation, corev1.MirrorPodAnnotationKey} {
 			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, key, "x")
 		}
 		read := narrowed(t, "/api/v1/pods", mayBeCut{Pod: *pod})
@@ -88,10 +89,10 @@ func TestPodsAreReadAsTheyAre(t *testing.T) {
 			continue
 		}
 		got := &read.Pod
-		if diff := cmp.Diff(Lean(pod), Lean(got), cmpopts.EquateEmpty()); diff != "" {
+		if diff := cmp.Diff(plan.Lean(pod), plan.Lean(got), cmpopts.EquateEmpty()); diff != "" {
 			t.Fatal(diff)
 		}
-		if diff := cmp.Diff(MemberOf(pod), MemberOf(got), cmp.AllowUnexported(Member{}), cmpopts.EquateEmpty()); diff != "" {
+		if diff := cmp.Diff(plan.ReplicaOf(pod), plan.ReplicaOf(got), cmp.AllowUnexported(plan.Replica{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Fatal(diff)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 
 	"spot-handler/drain/fair"
 	"spot-handler/drain/narrow"
+	"spot-handler/drain/plan"
 )
 
 // A look-up that fails is made again for every node that has asked, although nothing else happens.
@@ -164,8 +165,8 @@ func TestSlowLookUpsLeavePlaces(t *testing.T) {
 func TestNamespaceIsKnownBeforeEviction(t *testing.T) {
 	for _, late := range []time.Duration{400 * time.Millisecond, 600 * time.Millisecond, 30 * time.Second} {
 		t.Run(late.String(), func(t *testing.T) {
-			stage(t, Policy{Strategy: AtOnce, Margin: 10 * time.Second}, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
-				f.put("/api/v1/namespaces/shop", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: map[string]string{WhenAnnotation: "last"}}})
+			stage(t, plan.Policy{Strategy: plan.StrategyAtOnce, Margin: 10 * time.Second}, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
+				f.put("/api/v1/namespaces/shop", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: map[string]string{plan.WhenAnnotation: "last"}}})
 				f.pod(pod("a"))
 				from := time.Now()
 				f.hold = func(r *http.Request) error {
@@ -195,7 +196,7 @@ func TestNamespaceIsKnownBeforeEviction(t *testing.T) {
 
 // A namespace with more than is read of it, or with an object of which more is read than there is
 // room for, goes without surge, and says so.
-func TestTooLargeSurroundings(t *testing.T) {
+func TestTooLargeConstraints(t *testing.T) {
 	long := map[string]string{}
 	for i := range 10_000 {
 		long[fmt.Sprint("l", i)] = "v"
@@ -230,13 +231,13 @@ func TestTooLargeSurroundings(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			found, err := readSurroundings(client)(t.Context(), types.NamespacedName{Namespace: "shop"})
+			found, err := readConstraints(client)(t.Context(), types.NamespacedName{Namespace: "shop"})
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := surging(Workload{Slots: 1}, webPod("a"))
-			s.Surroundings["shop"] = found
-			if d := Plan(now, s)[0]; d.NoSurge != c.want || d.Surge != (c.want == "") {
+			s := surging(plan.DeploymentState{Slots: 1}, webPod("a"))
+			s.Constraints["shop"] = found
+			if d := plan.Plan(now, s)[0]; d.NoSurge != c.want || d.Surge != (c.want == "") {
 				t.Errorf("not surged because %q, want %q", d.NoSurge, c.want)
 			}
 		})

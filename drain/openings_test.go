@@ -13,6 +13,8 @@ import (
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+
+	"spot-handler/drain/plan"
 )
 
 // Of many nodes at once, the next is watched when one has its plan or its drain has ended, or
@@ -32,7 +34,7 @@ func TestOpenings(t *testing.T) {
 				known = append(known, node)
 			},
 		})
-		in := Interruption{Taint: taint, Deadline: time.Now().Add(2 * time.Minute)}
+		in := plan.NodeState{Taint: taint, Deadline: time.Now().Add(2 * time.Minute)}
 		wantKnown := func(when string, want int) {
 			t.Helper()
 			synctest.Wait()

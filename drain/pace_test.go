@@ -12,6 +12,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/drain/plan"
 )
 
 // requests ends n requests that have begun, each of a namespace of its own.
@@ -141,7 +143,7 @@ func TestPaceOfRequestsThatHang(t *testing.T) {
 // namespace, which has two of four seats.
 func TestEvictionsThatHang(t *testing.T) {
 	var answers atomic.Bool
-	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+	stage(t, holding, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 		pods("a", "b", "c", "d", "e")(f) // there are seats for four
 		f.hold = func(r *http.Request) error {
 			if strings.HasSuffix(r.URL.Path, "/eviction") && !strings.HasSuffix(r.URL.Path, "/e/eviction") && !answers.Load() {
@@ -166,7 +168,7 @@ func TestEvictionsThatHang(t *testing.T) {
 // One that hangs for all evictions of a namespace, however many, delays no other namespace's.
 func TestEvictionsOfOneNamespaceThatHang(t *testing.T) {
 	var answers atomic.Bool
-	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+	stage(t, holding, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 		for i := range 100 {
 			p := pod(fmt.Sprint("hangs-", i), inNamespace("hostile"))
 			p.APIVersion, p.Kind, p.Spec.NodeName = "v1", "Pod", "node-a"
@@ -203,7 +205,7 @@ func TestEvictionsOfOneNamespaceThatHang(t *testing.T) {
 
 // An API server that has no room is given time, and the pod is not taken for blocked.
 func TestBusyServer(t *testing.T) {
-	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+	stage(t, holding, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 		pods("a")(f)
 		f.answer = func(string, string, map[string]any) (int, any) {
 			return http.StatusTooManyRequests, &metav1.Status{

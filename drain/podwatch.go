@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/tools/cache"
 
+	"spot-handler/drain/plan"
 	"spot-handler/drain/rewatch"
 )
 
@@ -24,10 +25,10 @@ func newPodWatch(opts Options, node string, changed func(before, after *corev1.P
 		Source: listedFirst{cache.NewFilteredListWatchFromClient(opts.Pods, "pods", metav1.NamespaceAll, func(o *metav1.ListOptions) {
 			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
 		})},
-		Keep: Lean, Synced: synced, Logger: opts.Logger,
+		Keep: plan.Lean, Synced: synced, Logger: opts.Logger,
 		Admit: func(pod *corev1.Pod) bool {
 			// What the kubelet has rejected stays, finished, by the thousand.
-			over := Finished(pod) && pod.DeletionTimestamp == nil
+			over := plan.Finished(pod) && pod.DeletionTimestamp == nil
 			return !over && known[pod.Namespace] < podsOfNamespace
 		},
 		Changed: func(before, after *corev1.Pod) {
@@ -80,9 +81,9 @@ func (s *session) changed(was, is *corev1.Pod) {
 		})
 		s.drainer.opts.Notify(s.node)
 	case same(was, is):
-	case is.DeletionTimestamp == nil || IsSurged(was) != IsSurged(is):
+	case is.DeletionTimestamp == nil || plan.IsSurged(was) != plan.IsSurged(is):
 		s.drainer.opts.Notify(s.node)
-	case Finished(is) && !Finished(was):
+	case plan.Finished(is) && !plan.Finished(was):
 		s.departed()
 	default:
 		s.notifySoon()
@@ -100,10 +101,10 @@ func same(a, b *corev1.Pod) bool {
 // was the last, or the last besides our own.
 func (s *session) departed() {
 	s.mu.Lock()
-	sit := Situation{Interruption: s.in, Came: maps.Clone(s.came)}
+	sit := plan.Situation{NodeState: s.in, Came: maps.Clone(s.came)}
 	s.mu.Unlock()
 	sit.Policy, sit.Pods = s.drainer.opts.Policy, s.watch.All()
-	if p := (planner{Situation: sit}); p.others() {
+	if sit.Others() {
 		s.notifySoon()
 		return
 	}

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
 
@@ -36,7 +37,9 @@ type task struct {
 }
 
 // before reports whether the task goes first where not both can.
-func (t *task) before(other *task) bool { return inTurn(t.latest, t.pod, other.latest, other.pod) < 0 }
+func (t *task) before(other *task) bool {
+	return plan.Precedes(t.latest, t.pod, other.latest, other.pod) < 0
+}
 
 // waitKey is what a waiting task is found by: its Deployment, or, if it has a timer of its
 // own, the pod's namespace without a name.
@@ -246,30 +249,30 @@ func (q *queue) close() {
 
 // reserve asks for what the decision takes of its Deployment, if that has enough for the more
 // urgent pods that wait for the same. A pod that goes in any case counts as gone for the others.
-func (d *Drainer) reserve(t *task, decision Decision) bool {
+func (d *Drainer) reserve(t *task, decision plan.Decision) bool {
 	ahead := 0
 	switch {
-	case !decision.takes:
+	case !decision.Takes:
 		ahead = -1
-	case decision.Action == SurgeNow || decision.Action == Evict:
-		ahead = d.queue.ahead(t, waitsToBeSurged(decision.Action == SurgeNow))
+	case decision.Action == plan.SurgeNow || decision.Action == plan.Evict:
+		ahead = d.queue.ahead(t, waitsToBeSurged(decision.Action == plan.SurgeNow))
 	}
-	return d.deployments.reserve(decision, ahead) || !decision.takes
+	return d.deployments.reserve(decision, ahead) || !decision.Takes
 }
 
 // park has a task wait for its Deployment. It would miss what happened there since its
 // decision, or that its time has come, so both are looked at once more.
-func (d *Drainer) park(t *task, decision Decision) {
+func (d *Drainer) park(t *task, decision plan.Decision) {
 	d.queue.park(t)
 	if !decision.At.IsZero() && !time.Now().Before(decision.At) {
 		d.queue.unpark(t)
 		return
 	}
-	d.deployments.look(decision.workload)
+	d.deployments.look(decision.Deployment)
 }
 
 // retry puts a task back until the API server is to be asked again.
-func (d *Drainer) retry(t *task, decision Decision, answer answer) {
+func (d *Drainer) retry(t *task, decision plan.Decision, answer answer) {
 	d.queue.after(t, retryAfter(time.Now(), t.asked, decision.Latest, answer, retryIn(t.attempt)))
 }
 

@@ -3,6 +3,8 @@ package drain
 import (
 	"testing"
 	"time"
+
+	"spot-handler/drain/plan"
 )
 
 // A surged pod goes where its ReplicaSet goes: back into it, or with it.
@@ -42,18 +44,18 @@ func TestSurgedPodFollowsItsReplicaSet(t *testing.T) {
 		"ReplicaSet orphans its pods":      {func(f *fakeAPI) { edit(f, set, deleting("orphan")); f.remove(deployment) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+			stage(t, surgePolicy, 120*time.Second, plan.PendingCapacity, func(f *fakeAPI) {
 				surgeScene(1)(f)
 				edit(f, set, owned)
 			}, func(s *scene) {
-				if s.labels("a")[SurgedLabel] == nil {
+				if s.labels("a")[plan.SurgedLabel] == nil {
 					s.Fatal("not surged")
 				}
 				tt.happens(s.api)
 				if _, done, err := s.d.Cancel(s.Context(), "node-a"); err != nil || !done {
 					s.Fatalf("done %v, %v", done, err)
 				}
-				ended, back := s.api.count("DELETE", "/pods/a") == 1, s.labels("a")[hashLabel] == "abc12" && s.labels("a")[SurgedLabel] == nil
+				ended, back := s.api.count("DELETE", "/pods/a") == 1, s.labels("a")[plan.HashLabel] == "abc12" && s.labels("a")[plan.SurgedLabel] == nil
 				if ended != tt.ends || back == tt.ends {
 					s.Errorf("ended %t, back %t; want ended %t", ended, back, tt.ends)
 				}
@@ -70,7 +72,7 @@ func TestSurgedPodFollowsItsReplicaSet(t *testing.T) {
 func TestSurgedPodEndsWithItsDeployment(t *testing.T) {
 	for name, in := range map[string]time.Duration{"certain": 120 * time.Second, "at risk only": 0} {
 		t.Run(name, func(t *testing.T) {
-			stage(t, surgePolicy, in, ReadyCapacity, func(f *fakeAPI) {
+			stage(t, surgePolicy, in, plan.ReadyCapacity, func(f *fakeAPI) {
 				surgeScene(1)(f)
 				f.answer = refuseEvictions
 			}, func(s *scene) {
@@ -93,17 +95,17 @@ func TestSurgedPodEndsWithItsDeployment(t *testing.T) {
 // Somebody restores pod-template-hash: the pod is its ReplicaSet's again, and is held from now
 // on, and not surged again.
 func TestSurgedPodThatSomebodyPutsBack(t *testing.T) {
-	stage(t, surgePolicy, 120*time.Second, PendingCapacity, surgeScene(1), func(s *scene) {
-		s.api.change("a", func(pod object) { pod["metadata"].(object)["labels"].(object)[hashLabel] = "abc12" })
+	stage(t, surgePolicy, 120*time.Second, plan.PendingCapacity, surgeScene(1), func(s *scene) {
+		s.api.change("a", func(pod object) { pod["metadata"].(object)["labels"].(object)[plan.HashLabel] = "abc12" })
 		s.pass(time.Second)
-		if got := s.labels("a"); got[SurgedLabel] != nil || got[hashLabel] != "abc12" {
+		if got := s.labels("a"); got[plan.SurgedLabel] != nil || got[plan.HashLabel] != "abc12" {
 			s.Errorf("labels %v, want the pod as it was", got)
 		}
 		s.pass(10 * time.Second)
 		if n := s.api.count("PATCH", "/pods/a"); n != 2 {
 			s.Errorf("%d patches, want one to surge it and one to put it back", n)
 		}
-		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
+		s.change(func(in *plan.NodeState) { in.Capacity = plan.ReadyCapacity })
 		s.pass(time.Second)
 		if n := s.api.count("POST", "/a/eviction"); n != 1 {
 			s.Errorf("%d evictions when the replacement is ready, want 1", n)
@@ -115,7 +117,7 @@ func TestSurgedPodThatSomebodyPutsBack(t *testing.T) {
 // the ReplicaSet, which has all its pods, says no more of it.
 func TestSurgedPodWhoseSuccessorCannotBeMade(t *testing.T) {
 	const deployment = "/apis/apps/v1/namespaces/shop/deployments/web"
-	stage(t, surgePolicy, 120*time.Second, PendingCapacity, surgeScene(1), func(s *scene) {
+	stage(t, surgePolicy, 120*time.Second, plan.PendingCapacity, surgeScene(1), func(s *scene) {
 		fails := func(conditions ...object) {
 			changed := s.api.copyOf(deployment)
 			changed["status"].(object)["conditions"] = conditions
@@ -125,13 +127,13 @@ func TestSurgedPodWhoseSuccessorCannotBeMade(t *testing.T) {
 		full := object{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
 		fails(full)
 		fails() // it was a conflict
-		s.pass(failsFor)
-		if s.labels("a")[SurgedLabel] == nil {
+		s.pass(2 * time.Second)
+		if s.labels("a")[plan.SurgedLabel] == nil {
 			s.Error("given back, although the ReplicaSet goes on")
 		}
 		fails(full)
-		s.pass(failsFor)
-		if got := s.labels("a"); got[SurgedLabel] != nil || got[hashLabel] != "abc12" {
+		s.pass(2 * time.Second)
+		if got := s.labels("a"); got[plan.SurgedLabel] != nil || got[plan.HashLabel] != "abc12" {
 			s.Errorf("labels %v, want the pod as it was", got)
 		}
 		fails()

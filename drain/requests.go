@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+
+	"spot-handler/drain/plan"
 )
 
 const (
@@ -28,11 +30,11 @@ const (
 
 // answersWithin is how long to wait for the answer to a request. An eviction that was not answered
 // before gets more time, but not past its eviction deadline if the pod can be deleted then.
-func answersWithin(now time.Time, d Decision, unansweredBefore bool) time.Duration {
+func answersWithin(now time.Time, d plan.Decision, unansweredBefore bool) time.Duration {
 	switch {
-	case d.Action != Evict || !unansweredBefore:
+	case d.Action != plan.Evict || !unansweredBefore:
 		return evictTimeout
-	case !d.Latest.IsZero() && (now.Before(d.Latest) || d.deletedIfRefused):
+	case !d.Latest.IsZero() && (now.Before(d.Latest) || d.DeletedIfRefused):
 		return min(longEvictTimeout, max(evictTimeout, d.Latest.Sub(now)))
 	}
 	return longEvictTimeout
@@ -45,7 +47,7 @@ const ReasonForced = "DeletionBySpotHandler"
 // request makes the request that the decision asks for, and says what it has done: a pod that was to
 // be given back can have been ended instead. A request is not cut short within evictTimeout when ctx
 // ends: the API server could have charged the budget without having deleted the pod.
-func (d *Drainer) request(ctx context.Context, decision Decision, within time.Duration) (did Action, err error) {
+func (d *Drainer) request(ctx context.Context, decision plan.Decision, within time.Duration) (did plan.Action, err error) {
 	began, ended := time.Now(), ctx
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
 	defer cancel()
@@ -53,24 +55,24 @@ func (d *Drainer) request(ctx context.Context, decision Decision, within time.Du
 		defer context.AfterFunc(ended, func() { time.AfterFunc(time.Until(began.Add(evictTimeout)), cancel) })()
 	}
 	switch decision.Action {
-	case SurgeNow:
-		return SurgeNow, PatchSurge(ctx, d.opts.Pods, decision.Pod, time.Now())
-	case Return:
+	case plan.SurgeNow:
+		return plan.SurgeNow, PatchSurge(ctx, d.opts.Pods, decision.Pod, time.Now())
+	case plan.Return:
 		return d.putBack(ctx, decision)
-	case Force: // its disruption budget still refuses it
-		return Force, d.deletePod(ctx, decision, ReasonForced, "spot-handler: its node is about to end, and its disruption budget refuses the eviction")
-	case End: // its ReplicaSet would have ended it by now
-		return End, d.remove(ctx, decision)
+	case plan.Force: // its disruption budget still refuses it
+		return plan.Force, d.deletePod(ctx, decision, ReasonForced, "spot-handler: its node is about to end, and its disruption budget refuses the eviction")
+	case plan.End: // its ReplicaSet would have ended it by now
+		return plan.End, d.remove(ctx, decision)
 	}
-	return Evict, d.evict(ctx, decision)
+	return plan.Evict, d.evict(ctx, decision)
 }
 
 // evict asks for the pod's eviction, or carries out one that was granted.
-func (d *Drainer) evict(ctx context.Context, decision Decision) error {
+func (d *Drainer) evict(ctx context.Context, decision plan.Decision) error {
 	err := PostEviction(ctx, d.opts.Pods, decision)
 	answer := classify(err)
 	d.evictions.WithLabelValues(answer.code()).Inc()
-	if pod := decision.Pod; answer.outcome == refused && granted(pod, d.budgets.of(pod), time.Now()) {
+	if pod := decision.Pod; answer.outcome == refused && plan.Granted(pod, d.budgets.of(pod), time.Now()) {
 		return d.carryOutGranted(ctx, decision, err)
 	}
 	return err
@@ -80,7 +82,7 @@ func (d *Drainer) evict(ctx context.Context, decision Decision) error {
 // StatefulSet might have made a new one of the same name. A 429 is not retried here, as
 // client-go would do for as long as Retry-After says.
 // https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
-func PostEviction(ctx context.Context, client rest.Interface, d Decision) error {
+func PostEviction(ctx context.Context, client rest.Interface, d plan.Decision) error {
 	eviction := &policyv1.Eviction{
 		ObjectMeta: metav1.ObjectMeta{Name: d.Pod.Name, Namespace: d.Pod.Namespace},
 		DeleteOptions: &metav1.DeleteOptions{
@@ -94,7 +96,7 @@ func PostEviction(ctx context.Context, client rest.Interface, d Decision) error 
 
 // PatchSurge has the pod's ReplicaSet let it go, with one patch.
 func PatchSurge(ctx context.Context, client rest.Interface, pod *corev1.Pod, now time.Time) error {
-	surged, err := AsSurged(pod, now)
+	surged, err := plan.AsSurged(pod, now)
 	if err != nil {
 		return err
 	}
@@ -104,19 +106,19 @@ func PatchSurge(ctx context.Context, client rest.Interface, pod *corev1.Pod, now
 // putBack undoes a surge: it restores the pod's labels, so its ReplicaSet takes it back and
 // drops the replacement pod, or the pod itself if there are too many. If the ReplicaSet goes, the pod
 // would run on without an owner: it is ended, as the ReplicaSet's own pods are.
-func (d *Drainer) putBack(ctx context.Context, decision Decision) (did Action, err error) {
-	pod, returned := decision.Pod, AsReturned(decision.Pod)
+func (d *Drainer) putBack(ctx context.Context, decision plan.Decision) (did plan.Action, err error) {
+	pod, returned := decision.Pod, plan.AsReturned(decision.Pod)
 	stays, err := d.replicaSetStays(ctx, returned)
 	switch {
 	case err != nil:
-		return Return, err
+		return plan.Return, err
 	case stays:
-		return Return, relabel(ctx, d.opts.Pods, returned)
+		return plan.Return, relabel(ctx, d.opts.Pods, returned)
 	}
 	if err := d.remove(ctx, decision); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return Return, fmt.Errorf("end pod %s/%s, whose ReplicaSet goes: %w", pod.Namespace, pod.Name, err)
+		return plan.Return, fmt.Errorf("end pod %s/%s, whose ReplicaSet goes: %w", pod.Namespace, pod.Name, err)
 	}
-	return End, nil
+	return plan.End, nil
 }
 
 // replicaSetStays reports whether the pods of the ReplicaSet that takes a pod back stay, even if they
@@ -169,7 +171,7 @@ func relabel(ctx context.Context, client rest.Interface, to *corev1.Pod) error {
 		return patch
 	}
 	patch, _ := json.Marshal(map[string]any{"metadata": map[string]any{ // texts
-		"uid": to.UID, "labels": changes(to.Labels, hashLabel, SurgedLabel), "annotations": changes(to.Annotations, SurgedAnnotation),
+		"uid": to.UID, "labels": changes(to.Labels, plan.HashLabel, plan.SurgedLabel), "annotations": changes(to.Annotations, plan.SurgedAnnotation),
 	}})
 	err := client.Patch(types.MergePatchType).Namespace(to.Namespace).Resource("pods").Name(to.Name).
 		MaxRetries(0).Body(patch).Do(ctx).Error()
@@ -182,7 +184,7 @@ func relabel(ctx context.Context, client rest.Interface, to *corev1.Pod) error {
 // carryOutGranted does the second step of an eviction that was granted earlier and then cut
 // short, as the API server would: the DisruptionTarget condition, by which a Job knows that
 // the failure is not its own, then the deletion. If that fails, the refusal stands.
-func (d *Drainer) carryOutGranted(ctx context.Context, decision Decision, refusal error) error {
+func (d *Drainer) carryOutGranted(ctx context.Context, decision plan.Decision, refusal error) error {
 	pod := decision.Pod
 	log := d.opts.Logger.With().Str("node", pod.Spec.NodeName).Str("pod", pod.Namespace+"/"+pod.Name).Logger()
 	err := d.deletePod(ctx, decision, "EvictionByEvictionAPI", "Eviction API: evicting")
@@ -201,7 +203,7 @@ func (d *Drainer) carryOutGranted(ctx context.Context, decision Decision, refusa
 //
 // If another pod has its name by now, the API server calls the change invalid or a conflict;
 // the watch tells that the pod is gone.
-func (d *Drainer) deletePod(ctx context.Context, decision Decision, reason, message string) error {
+func (d *Drainer) deletePod(ctx context.Context, decision plan.Decision, reason, message string) error {
 	pod := decision.Pod
 	patch, _ := json.Marshal(map[string]any{ // texts and our own time
 		"metadata": map[string]any{"uid": pod.UID},
@@ -225,7 +227,7 @@ func (d *Drainer) deletePod(ctx context.Context, decision Decision, reason, mess
 const markTimeout = 2 * time.Second
 
 // remove deletes the pod with that UID.
-func (d *Drainer) remove(ctx context.Context, decision Decision) error {
+func (d *Drainer) remove(ctx context.Context, decision plan.Decision) error {
 	pod := decision.Pod
 	return d.opts.Pods.Delete().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).MaxRetries(0).Body(&metav1.DeleteOptions{
 		GracePeriodSeconds: decision.Grace, Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/drain/plan"
 )
 
 // busy is what priority and fairness says of a request.
@@ -55,7 +57,7 @@ func TestRetryAfterPastTheLatestStart(t *testing.T) {
 	for _, after := range []int32{1, 8, 32} {
 		t.Run(fmt.Sprint(after), func(t *testing.T) {
 			var tried attempts
-			stage(t, holding, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+			stage(t, holding, 120*time.Second, plan.PendingCapacity, func(f *fakeAPI) {
 				pods("a")(f)
 				tried.busyUntil(80*time.Second, after)(f)
 			}, func(s *scene) {
@@ -75,7 +77,7 @@ func TestRetryAfterPastTheLatestStart(t *testing.T) {
 // for five seconds.
 func TestRetryAfterInAnEmergency(t *testing.T) {
 	var tried attempts
-	stage(t, holding, time.Nanosecond, NoCapacity, func(f *fakeAPI) {
+	stage(t, holding, time.Nanosecond, plan.NoCapacity, func(f *fakeAPI) {
 		pods("a")(f)
 		tried.busyUntil(5*time.Second, 32)(f)
 	}, func(s *scene) {
@@ -94,12 +96,12 @@ func TestRetryAfterInAnEmergency(t *testing.T) {
 // A pod has time, and its next attempt waits for a busy API server, when the instance begins to end.
 func TestRetryAfterWhenTheDeadlineComesNearer(t *testing.T) {
 	var tried attempts
-	stage(t, holding, 0, ReadyCapacity, func(f *fakeAPI) {
+	stage(t, holding, 0, plan.ReadyCapacity, func(f *fakeAPI) {
 		pods("a")(f)
 		tried.busyUntil(2*time.Second, 32)(f)
 	}, func(s *scene) {
 		s.until(5 * time.Second)
-		s.change(func(in *Interruption) { in.Deadline = time.Now() })
+		s.change(func(in *plan.NodeState) { in.Deadline = time.Now() })
 		s.pass(time.Second)
 		if want := []time.Duration{0, 5 * time.Second}; !slices.Equal(tried.at, want) {
 			t.Errorf("attempts at %s, want %s", tried.at, want)

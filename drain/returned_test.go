@@ -3,6 +3,8 @@ package drain
 import (
 	"testing"
 	"time"
+
+	"spot-handler/drain/plan"
 )
 
 // A pod that tolerates every taint is put back on its node within the second in which that was marked, by a
@@ -10,11 +12,11 @@ import (
 func TestPodThatReturnsAtOnce(t *testing.T) {
 	for _, behind := range []time.Duration{0, 3 * time.Second} {
 		t.Run(behind.String(), func(t *testing.T) {
-			stage(t, holding, 0, PendingCapacity, func(f *fakeAPI) {
+			stage(t, holding, 0, plan.PendingCapacity, func(f *fakeAPI) {
 				f.pod(pod("a", tolerating(""), createdAt(time.Now().Add(-time.Hour))))
 			}, func(s *scene) {
 				marked := time.Now()
-				s.change(func(in *Interruption) { in.Since, in.Capacity = marked, ReadyCapacity })
+				s.change(func(in *plan.NodeState) { in.Since, in.Capacity = marked, plan.ReadyCapacity })
 				if n := s.api.count("POST", "/eviction"); n != 1 {
 					t.Fatalf("%d evictions, want 1", n)
 				}
@@ -38,11 +40,11 @@ func TestPodThatReturnsAtOnce(t *testing.T) {
 
 // One that came while the node was watched, before it was marked, has to leave.
 func TestPodThatCameBeforeTheMark(t *testing.T) {
-	stage(t, holding, 0, PendingCapacity, pods(), func(s *scene) {
+	stage(t, holding, 0, plan.PendingCapacity, pods(), func(s *scene) {
 		s.api.pod(pod("a", tolerating(""), createdAt(time.Now())))
 		s.pass(5 * time.Second)
 		marked := time.Now()
-		s.change(func(in *Interruption) { in.Since, in.Capacity = marked, ReadyCapacity })
+		s.change(func(in *plan.NodeState) { in.Since, in.Capacity = marked, plan.ReadyCapacity })
 		if n := s.api.count("POST", "/eviction"); n != 1 {
 			s.Errorf("%d evictions, want 1", n)
 		}

@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/drain/plan"
 )
 
 // told keeps the Events of pods.
@@ -46,7 +48,7 @@ type scene struct {
 	events *told
 	d      *Drainer
 	start  time.Time
-	in     Interruption
+	in     plan.NodeState
 	wake   chan struct{}
 
 	mu     sync.Mutex
@@ -55,12 +57,12 @@ type scene struct {
 
 // stage plays f with node-a interrupted, as soon as the pods that prepare puts there are
 // known.
-func stage(t *testing.T, policy Policy, in time.Duration, capacity Capacity, prepare func(*fakeAPI), f func(*scene)) {
+func stage(t *testing.T, policy plan.Policy, in time.Duration, capacity plan.Capacity, prepare func(*fakeAPI), f func(*scene)) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newFakeAPI()
 		prepare(api)
 		s := &scene{T: t, api: api, events: &told{}, start: time.Now(), wake: make(chan struct{}, 1)}
-		s.in = Interruption{Taint: taint, Deadline: s.start.Add(in), Capacity: capacity}
+		s.in = plan.NodeState{Taint: taint, Deadline: s.start.Add(in), Capacity: capacity}
 		if in == 0 {
 			s.in.Deadline = time.Time{}
 		}
@@ -94,7 +96,7 @@ func stage(t *testing.T, policy Policy, in time.Duration, capacity Capacity, pre
 }
 
 // drainer is one of a process.
-func (s *scene) drainer(policy Policy, notify func(string)) *Drainer {
+func (s *scene) drainer(policy plan.Policy, notify func(string)) *Drainer {
 	s.Helper()
 	d := New(Options{
 		Pods: s.api.client(s.T, corev1.SchemeGroupVersion), Budgets: s.api.client(s.T, policyv1.SchemeGroupVersion), Dynamic: s.api.dynamic(s.T),
@@ -108,7 +110,7 @@ func (s *scene) plan() {
 	s.mu.Lock()
 	in := s.in
 	s.mu.Unlock()
-	if status, ok := s.d.Drain(s.Context(), "node-a", in, View{}); ok {
+	if status, ok := s.d.Drain(s.Context(), "node-a", in, plan.View{}); ok {
 		s.mu.Lock()
 		s.status = status
 		s.mu.Unlock()
@@ -122,7 +124,7 @@ func (s *scene) now() Status {
 }
 
 // change sets how the interruption stands now.
-func (s *scene) change(f func(*Interruption)) {
+func (s *scene) change(f func(*plan.NodeState)) {
 	s.mu.Lock()
 	f(&s.in)
 	s.mu.Unlock()
@@ -140,8 +142,8 @@ func (s *scene) pass(d time.Duration) {
 func (s *scene) until(at time.Duration) { s.pass(time.Until(s.start.Add(at))) }
 
 var (
-	holding  = Policy{Strategy: Hold, Blocked: Leave, Margin: 10 * time.Second}
-	deleting = Policy{Strategy: Hold, Blocked: Delete, Margin: 10 * time.Second}
+	holding  = plan.Policy{Strategy: plan.StrategyHold, Blocked: plan.Leave, Margin: 10 * time.Second}
+	deleting = plan.Policy{Strategy: plan.StrategyHold, Blocked: plan.Delete, Margin: 10 * time.Second}
 )
 
 func pods(names ...string) func(*fakeAPI) {
@@ -154,7 +156,7 @@ func pods(names ...string) func(*fakeAPI) {
 
 // What goes wrong around a drain.
 
-var surgePolicy = Policy{Strategy: Surge, Margin: 10 * time.Second}
+var surgePolicy = plan.Policy{Strategy: plan.StrategySurge, Margin: 10 * time.Second}
 
 // surgeScene is a Deployment of one pod, which is on node-a.
 func surgeScene(maxSurge int) func(*fakeAPI) {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"spot-handler/drain/fair"
+	"spot-handler/drain/plan"
 	"spot-handler/drain/rewatch"
 )
 
@@ -28,7 +29,7 @@ type session struct {
 	began   time.Time
 
 	mu      sync.Mutex
-	in      Interruption
+	in      plan.NodeState
 	tracked map[types.UID]*tracked
 	begun   bool
 	emptied time.Time               // when the last pod had gone
@@ -38,10 +39,10 @@ type session struct {
 	working int                     // how many tasks are under way
 	soon    bool                    // Notify is about to be called for the node
 	said    map[string]bool         // of whom, that they ask for something meaningless
-	answers map[types.UID]When      // of pods to notices
+	answers map[types.UID]plan.When // of pods to notices
 	came    map[types.UID]time.Time // pods that have come since the first list, and when
 
-	gathered   Situation // the last, which is not changed any more
+	gathered   plan.Situation // the last, which is not changed any more
 	gatheredAt time.Time
 }
 
@@ -55,7 +56,7 @@ const planWithin = time.Second
 func startSession(ctx context.Context, d *Drainer, node string) *session {
 	opened := make(chan struct{})
 	s := &session{
-		drainer: d, node: node, began: time.Now(), tracked: map[types.UID]*tracked{}, said: map[string]bool{}, answers: map[types.UID]When{}, came: map[types.UID]time.Time{},
+		drainer: d, node: node, began: time.Now(), tracked: map[types.UID]*tracked{}, said: map[string]bool{}, answers: map[types.UID]plan.When{}, came: map[types.UID]time.Time{},
 		opened: sync.OnceFunc(func() { close(opened) }),
 	}
 	s.ctx, s.stop = context.WithCancel(ctx)
@@ -86,8 +87,8 @@ func (s *session) end() {
 }
 
 // decideGangs takes in when the gangs of the node's pods leave, as far as these decide it.
-func (s *session) decideGangs(now time.Time, own map[Gang]Departure) {
-	for _, node := range s.drainer.gangs.Report(now, s.node, own) {
+func (s *session) decideGangs(now time.Time, own map[plan.Gang]plan.Departure) {
+	for _, node := range s.drainer.gangs.report(now, s.node, own) {
 		s.drainer.opts.Notify(node)
 	}
 }
@@ -122,11 +123,11 @@ func (s *session) cancel() bool {
 }
 
 // concerns takes in what the drain is about now.
-func (s *session) concerns(in Interruption) {
+func (s *session) concerns(in plan.NodeState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case in.Capacity != ReadyCapacity:
+	case in.Capacity != plan.ReadyCapacity:
 		s.ready = time.Time{}
 	case s.ready.IsZero():
 		s.ready = time.Now()
@@ -138,10 +139,10 @@ func (s *session) concerns(in Interruption) {
 }
 
 // interruption is what the drain is about; false before the first plan.
-func (s *session) interruption() (Interruption, bool) {
+func (s *session) interruption() (plan.NodeState, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.in, s.in != Interruption{} && s.watch.HasSynced()
+	return s.in, s.in != plan.NodeState{} && s.watch.HasSynced()
 }
 
 // gatheredFor is how old a situation can be that a single decision is made from. To gather it looks at
@@ -151,7 +152,7 @@ const gatheredFor = 250 * time.Millisecond
 // decision is the current plan for the pod of a task that has reached the head of the queue: the
 // deadline, the pod or its Deployment might have changed since it was put there, so these are
 // read again. False ends the task: the pod has gone, is terminating, or is held again.
-func (s *session) decision(t *task) (decision Decision, ok bool) {
+func (s *session) decision(t *task) (decision plan.Decision, ok bool) {
 	now := time.Now()
 	if current, there := s.current(t.pod); there {
 		s.mu.Lock()
@@ -161,16 +162,16 @@ func (s *session) decision(t *task) (decision Decision, ok bool) {
 			sit = s.situation(in)
 		} else {
 			s.renew(&sit, in)
-			if _, known := sit.Workloads[t.workload]; known {
+			if _, known := sit.Deployments[t.workload]; known {
 				if w, ok := s.drainer.deployments.workload(t.workload); ok {
-					sit.Workloads = maps.Clone(sit.Workloads)
-					sit.Workloads[t.workload] = w
+					sit.Deployments = maps.Clone(sit.Deployments)
+					sit.Deployments[t.workload] = w
 				}
 			}
 		}
-		decision = newPlanner(now, sit).decide(current)
-		t.asked, t.latest = now, decision.due()
-		ok = decision.Action.Requests() || decision.waits
+		decision = plan.Decide(now, sit, current)
+		t.asked, t.latest = now, decision.Due()
+		ok = decision.Action.Requests() || decision.Waits
 	}
 	if !ok {
 		s.mu.Lock()
@@ -187,16 +188,16 @@ func (s *session) current(pod *corev1.Pod) (*corev1.Pod, bool) {
 }
 
 // renew brings up to date what of a situation this process knows by itself.
-func (s *session) renew(sit *Situation, in Interruption) {
-	sit.Interruption, sit.Waves, sit.Gangs = in, s.drainer.starts.get(), s.drainer.gangs.Of(s.node)
+func (s *session) renew(sit *plan.Situation, in plan.NodeState) {
+	sit.NodeState, sit.Waves, sit.Gangs = in, s.drainer.starts.get(), s.drainer.gangs.concerning(s.node)
 	sit.Refused, sit.Fixed = map[types.UID]bool{}, map[types.UID]string{}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sit.Came = maps.Clone(s.came)
 	sit.Ready, sit.Answers, sit.Left = s.ready, maps.Clone(s.answers), nil
 	for uid, t := range s.tracked {
-		if t.gone && time.Since(t.goneAt) < leftFor {
-			sit.Left = append(sit.Left, Leaving{Pod: t.pod, Gone: t.goneAt})
+		if t.gone && time.Since(t.goneAt) < plan.LeftFor {
+			sit.Left = append(sit.Left, plan.Leaving{Pod: t.pod, Gone: t.goneAt})
 		}
 		if t.refusal != "" {
 			sit.Refused[uid] = true
@@ -222,7 +223,7 @@ func (s *session) has(pods map[types.UID]bool) bool {
 // isSurged reports whether the watch has shown that the pod is surged.
 func (s *session) isSurged(pod *corev1.Pod) bool {
 	current, ok := s.current(pod)
-	return ok && IsSurged(current)
+	return ok && plan.IsSurged(current)
 }
 
 // fix notes that a pod cannot be surged, and reports whether the same was noted of others.

@@ -8,13 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"spot-handler/drain/plan"
 	"spot-handler/drain/rewatch"
 )
 
 // The API server is unreachable when the drain begins: its pods are known soon after it answers.
 func TestOutage(t *testing.T) {
 	const outage = 40 * time.Second
-	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+	stage(t, holding, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 		pods("a")(f)
 		start := time.Now()
 		f.hold = func(*http.Request) error {
@@ -34,7 +35,7 @@ func TestOutage(t *testing.T) {
 // Nodes whose pods take long to list, as a tenant's are so large, hold up the drains of other nodes for
 // seconds at most.
 func TestSlowNodes(t *testing.T) {
-	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+	stage(t, holding, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 		f.hold = func(r *http.Request) error {
 			if !strings.Contains(r.URL.RawQuery, "slow") {
 				return nil
@@ -56,7 +57,7 @@ func TestSlowNodes(t *testing.T) {
 
 // A drain ends while a request is under way: its pod's task is forgotten.
 func TestNothingIsKeptOfADrainThatHasEnded(t *testing.T) {
-	stage(t, surgePolicy, 0, PendingCapacity, func(f *fakeAPI) {
+	stage(t, surgePolicy, 0, plan.PendingCapacity, func(f *fakeAPI) {
 		surgeScene(1)(f)
 		f.hold = func(r *http.Request) error {
 			if r.Method == http.MethodPatch {
@@ -65,11 +66,11 @@ func TestNothingIsKeptOfADrainThatHasEnded(t *testing.T) {
 			return nil
 		}
 	}, func(s *scene) {
-		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
+		s.change(func(in *plan.NodeState) { in.Capacity = plan.ReadyCapacity })
 		s.pass(100 * time.Millisecond)
 		s.d.Forget("node-a")
 		s.pass(5 * time.Second)
-		if s.labels("a")[SurgedLabel] == nil {
+		if s.labels("a")[plan.SurgedLabel] == nil {
 			s.Fatal("not surged: nothing was under way")
 		}
 		if n := waiting(s.d.queue); n != 0 {
@@ -81,11 +82,11 @@ func TestNothingIsKeptOfADrainThatHasEnded(t *testing.T) {
 // The drain has begun when replacement pods have a node to go to, and not when they are only made:
 // one write of the record says both.
 func TestBegun(t *testing.T) {
-	stage(t, surgePolicy, 120*time.Second, PendingCapacity, surgeScene(1), func(s *scene) {
-		if s.labels("a")[SurgedLabel] == nil || s.now().Begun {
-			s.Errorf("surged %v, begun %v; want the one alone", s.labels("a")[SurgedLabel], s.now().Begun)
+	stage(t, surgePolicy, 120*time.Second, plan.PendingCapacity, surgeScene(1), func(s *scene) {
+		if s.labels("a")[plan.SurgedLabel] == nil || s.now().Begun {
+			s.Errorf("surged %v, begun %v; want the one alone", s.labels("a")[plan.SurgedLabel], s.now().Begun)
 		}
-		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
+		s.change(func(in *plan.NodeState) { in.Capacity = plan.ReadyCapacity })
 		if !s.now().Begun || s.api.count("POST", "/eviction") != 0 {
 			s.Error("not begun when the replacement is ready")
 		}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"spot-handler/drain/fair"
+	"spot-handler/drain/plan"
 )
 
 var (
@@ -103,11 +104,11 @@ func (l *objectCache[T]) notifyAsked(name types.NamespacedName) {
 	}
 }
 
-func readClaim(client dynamic.Interface) func(context.Context, types.NamespacedName) (claim, error) {
-	return func(ctx context.Context, name types.NamespacedName) (claim, error) {
+func readClaim(client dynamic.Interface) func(context.Context, types.NamespacedName) (plan.Claim, error) {
+	return func(ctx context.Context, name types.NamespacedName) (plan.Claim, error) {
 		u, err := readObject(ctx, client, claimResource, name)
 		if u == nil {
-			return claim{}, err // not shared, to be on the safe side
+			return plan.Claim{}, err // not shared, to be on the safe side
 		}
 		return claimOf(u), nil
 	}
@@ -125,20 +126,20 @@ func readObject(ctx context.Context, client dynamic.Interface, kind schema.Group
 	return u, nil
 }
 
-func claimOf(u *unstructured.Unstructured) claim {
+func claimOf(u *unstructured.Unstructured) plan.Claim {
 	modes, _, _ := unstructured.NestedStringSlice(u.Object, "spec", "accessModes")
 	volume, _, _ := unstructured.NestedString(u.Object, "spec", "volumeName")
-	return claim{shared: Shared(modes), volume: volume}
+	return plan.Claim{Shared: plan.Shared(modes), Volume: volume}
 }
 
 // readPreferences reads what a namespace asks for its pods. One that must not be read asks nothing.
-func readPreferences(client dynamic.Interface) func(context.Context, types.NamespacedName) (Preferences, error) {
-	return func(ctx context.Context, in types.NamespacedName) (Preferences, error) {
+func readPreferences(client dynamic.Interface) func(context.Context, types.NamespacedName) (plan.Preferences, error) {
+	return func(ctx context.Context, in types.NamespacedName) (plan.Preferences, error) {
 		u, err := readObject(ctx, client, namespaceResource, types.NamespacedName{Name: in.Namespace})
 		if u == nil {
-			return Preferences{}, err
+			return plan.Preferences{}, err
 		}
-		return PreferencesOf(u.GetAnnotations()), nil
+		return plan.PreferencesOf(u.GetAnnotations()), nil
 	}
 }
 

@@ -7,14 +7,16 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/drain/plan"
 )
 
 // A pod is not surged before it is known whether its budget would lose it.
 func TestNoSurgeBeforeTheBudgetsAreKnown(t *testing.T) {
-	stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+	stage(t, surgePolicy, 120*time.Second, plan.PendingCapacity, func(f *fakeAPI) {
 		surgeScene(1)(f)
 		b := budget("web", 1)
-		b.Spec.Selector.MatchLabels[hashLabel] = "abc12"
+		b.Spec.Selector.MatchLabels[plan.HashLabel] = "abc12"
 		f.budget(b)
 		f.hold = func(r *http.Request) error {
 			if strings.HasSuffix(r.URL.Path, "/poddisruptionbudgets") {
@@ -35,7 +37,7 @@ func TestNoSurgeBeforeTheBudgetsAreKnown(t *testing.T) {
 
 // A visit of a node that looks before it drains plans once, unless the interruption has changed.
 func TestOnePlanForLookAndDrain(t *testing.T) {
-	stage(t, holding, 120*time.Second, PendingCapacity, pods("a"), func(s *scene) {
+	stage(t, holding, 120*time.Second, plan.PendingCapacity, pods("a"), func(s *scene) {
 		in := s.in
 		pods := func() **corev1.Pod { return &s.d.sessions["node-a"].gathered.Pods[0] }
 		view, _ := s.d.Look(s.Context(), "node-a", in)
@@ -44,8 +46,8 @@ func TestOnePlanForLookAndDrain(t *testing.T) {
 		if !ok || len(status.Moving) != 1 || pods() != planned {
 			s.Errorf("planned again, or %+v", status)
 		}
-		in.Capacity = ReadyCapacity
-		if status, _ = s.d.Drain(s.Context(), "node-a", in, view); pods() == planned || status.Plan[0].Action != Evict {
+		in.Capacity = plan.ReadyCapacity
+		if status, _ = s.d.Drain(s.Context(), "node-a", in, view); pods() == planned || status.Plan[0].Action != plan.Evict {
 			s.Errorf("%s with a replacement that is ready", status.Plan[0].Action)
 		}
 	})

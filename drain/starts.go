@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
 
@@ -15,17 +16,17 @@ const startsFor = 250 * time.Millisecond
 
 // waveStarts keeps the last waves of all draining nodes.
 type waveStarts struct {
-	work func() Waves
+	work func() plan.Waves
 
 	mu      sync.Mutex
 	working bool
-	last    Waves
+	last    plan.Waves
 	until   time.Time // when last is old
 	floor   time.Time // the earliest next work, whatever changes: otherwise nothing else would get done
 }
 
 // get is the current waves. They must not be changed.
-func (s *waveStarts) get() Waves {
+func (s *waveStarts) get() plan.Waves {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
 
@@ -79,7 +80,7 @@ func (s *session) result(left func(pod *corev1.Pod, refusal string)) (r interrup
 }
 
 // meet takes in the pods that have to leave and that no plan was made for.
-func (s *session) meet(in Interruption) {
+func (s *session) meet(in plan.NodeState) {
 	view, _ := s.view(time.Now(), in)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,12 +92,12 @@ func (s *session) meet(in Interruption) {
 
 // catchUpLocked takes in which pods are leaving or have gone since the last plan.
 func (s *session) catchUpLocked(pods []*corev1.Pod) {
-	p := planner{Situation: Situation{Interruption: s.in}}
+	sit := plan.Situation{NodeState: s.in}
 	for _, t := range s.tracked {
 		t.gone = true
 	}
 	for _, pod := range pods {
-		if t := s.tracked[pod.UID]; t != nil && p.notOurs(pod) == "" {
+		if t := s.tracked[pod.UID]; t != nil && sit.NotOurs(pod) == "" {
 			t.gone = false
 			if pod.DeletionTimestamp != nil {
 				t.sendLocked(evicted)
@@ -109,17 +110,17 @@ func (s *session) catchUpLocked(pods []*corev1.Pod) {
 // the node's watch, which lives until Forget or the end of ctx. It returns false until the
 // pods, and what has to be known of their Deployments, are known; Notify is called when
 // they are.
-func (d *Drainer) Look(ctx context.Context, node string, in Interruption) (View, bool) {
+func (d *Drainer) Look(ctx context.Context, node string, in plan.NodeState) (plan.View, bool) {
 	s := d.session(ctx, node)
 	if !s.watch.HasSynced() {
-		return View{}, false
+		return plan.View{}, false
 	}
 	return s.view(time.Now(), in)
 }
 
 // Answer takes in what a pod has answered to a notice: it overrides what is annotated. It does
 // nothing for a node that is not being drained.
-func (d *Drainer) Answer(node string, pod types.UID, when When) {
+func (d *Drainer) Answer(node string, pod types.UID, when plan.When) {
 	d.mu.Lock()
 	s := d.sessions[node]
 	d.mu.Unlock()
@@ -132,7 +133,7 @@ func (d *Drainer) Answer(node string, pod types.UID, when When) {
 
 // Status is how far a node's drain has come.
 type Status struct {
-	View
+	plan.View
 	// Total is how many pods had to leave since the drain began.
 	Total int
 	// Begun: some pod has been evicted or is to be evicted now, or the replacement is ready
@@ -153,14 +154,14 @@ type Status struct {
 // Drain starts what is due. It plans again unless what Look has just returned is for the same
 // interruption. It returns at once. Call it again whenever Notify says so, at Status.Next, and when
 // the interruption changes.
-func (d *Drainer) Drain(ctx context.Context, node string, in Interruption, view View) (Status, bool) {
+func (d *Drainer) Drain(ctx context.Context, node string, in plan.NodeState, view plan.View) (Status, bool) {
 	s := d.session(ctx, node)
 	if !s.watch.HasSynced() {
 		return Status{}, false
 	}
 	s.concerns(in)
 	now := time.Now()
-	if d.refresh() || view.of != in {
+	if d.refresh() || view.For != in {
 		view, _ = s.view(now, in)
 	}
 	status, due := s.advance(now, view)
@@ -174,7 +175,7 @@ func (d *Drainer) Drain(ctx context.Context, node string, in Interruption, view 
 // that are still on the node and have not been evicted count as left; those that are still
 // terminating past the deadline had less than their grace period. The interruption tells which
 // pods had to leave a node that only a predecessor has drained.
-func (d *Drainer) Finish(node string, in Interruption) interruption.Pods {
+func (d *Drainer) Finish(node string, in plan.NodeState) interruption.Pods {
 	d.mu.Lock()
 	s, ok := d.sessions[node]
 	d.mu.Unlock()
@@ -224,7 +225,7 @@ func (d *Drainer) Sweep(ctx context.Context, node string, drained func(node stri
 // putBackAll puts back the surged pods that the filter picks, of one node or of all. They
 // are read at the resource version: "" is the latest, "0" costs the API server least.
 func (d *Drainer) putBackAll(ctx context.Context, node, version string, filter func(*corev1.Pod) bool) error {
-	r := d.opts.Pods.Get().Resource("pods").Param("labelSelector", SurgedLabel)
+	r := d.opts.Pods.Get().Resource("pods").Param("labelSelector", plan.SurgedLabel)
 	if version != "" {
 		r = r.Param("resourceVersion", version)
 	}
@@ -238,7 +239,7 @@ func (d *Drainer) putBackAll(ctx context.Context, node, version string, filter f
 	var errs []error
 	for i := range list.Items {
 		if pod := &list.Items[i]; pod.DeletionTimestamp == nil && filter(pod) {
-			_, err := d.putBack(ctx, Decision{Pod: pod})
+			_, err := d.putBack(ctx, plan.Decision{Pod: pod})
 			errs = append(errs, err)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"spot-handler/drain/fair"
+	"spot-handler/drain/plan"
 	"spot-handler/drain/rewatch"
 )
 
@@ -34,10 +35,10 @@ type surgeWatch struct {
 	logger  zerolog.Logger
 
 	// wake lets as many waiting pods of a Deployment try again as it has something to give to.
-	wake func(name types.NamespacedName, w Workload)
+	wake func(name types.NamespacedName, w plan.DeploymentState)
 }
 
-func newSurgeWatch(opts Options, lookups *fair.Lane, wake func(types.NamespacedName, Workload)) *surgeWatch {
+func newSurgeWatch(opts Options, lookups *fair.Lane, wake func(types.NamespacedName, plan.DeploymentState)) *surgeWatch {
 	s := &surgeWatch{dynamic: opts.Dynamic, pods: opts.Pods, lookups: lookups, logger: opts.Logger, wake: wake}
 	s.sharedWatch = newSharedWatch(opts.Notify, s.begin)
 	return s
@@ -48,22 +49,22 @@ type watchedDeployment struct {
 	watcher *surgeWatch
 	name    types.NamespacedName
 	ctx     context.Context
-	tally   *Tally
+	ledger  *plan.ReplicaLedger
 
 	mu         sync.Mutex
 	synced     bool   // it is known whether there is a Deployment, and if so, which pods it has
 	unreadable string // why it cannot be read
-	deployment *Deployment
-	members    *rewatch.Watch[*Member] // its pods; nil until its selector is known
-	last       Workload                // what was last acted on
-	acted      bool                    // whether that has happened
-	actAt      time.Time               // when timer runs act; zero where it does not
+	deployment *plan.Deployment
+	members    *rewatch.Watch[*plan.Replica] // its pods; nil until its selector is known
+	last       plan.DeploymentState          // what was last acted on
+	acted      bool                          // whether that has happened
+	actAt      time.Time                     // when timer runs act; zero where it does not
 	timer      *time.Timer
 }
 
 // begin watches a Deployment in its turn.
 func (s *surgeWatch) begin(ctx context.Context, name types.NamespacedName) *watchedDeployment {
-	of := &watchedDeployment{watcher: s, name: name, ctx: ctx, tally: NewTally()}
+	of := &watchedDeployment{watcher: s, name: name, ctx: ctx, ledger: plan.NewReplicaLedger()}
 	context.AfterFunc(ctx, of.stopTimer)
 	s.lookups.Do(ctx, fair.Task{Tenant: name.Namespace, Who: types.UID("deployment/" + name.Name), Run: of.watch})
 	return of
@@ -71,10 +72,10 @@ func (s *surgeWatch) begin(ctx context.Context, name types.NamespacedName) *watc
 
 // workload is what was last known of the Deployment; false until something is. What it
 // offers might be given away by now: reserve knows.
-func (s *surgeWatch) workload(name types.NamespacedName) (Workload, bool) {
+func (s *surgeWatch) workload(name types.NamespacedName) (plan.DeploymentState, bool) {
 	of := s.get(name)
 	if of == nil {
-		return Workload{}, false
+		return plan.DeploymentState{}, false
 	}
 	of.mu.Lock()
 	defer of.mu.Unlock()
@@ -88,15 +89,15 @@ func (s *surgeWatch) look(name types.NamespacedName) {
 	}
 }
 
-// reserve asks for what the decision takes of its Deployment; see tally.reserve.
-func (s *surgeWatch) reserve(d Decision, ahead int) bool {
-	of := s.get(d.workload)
+// reserve asks for what the decision takes of its Deployment; see [plan.ReplicaLedger.Reserve].
+func (s *surgeWatch) reserve(d plan.Decision, ahead int) bool {
+	of := s.get(d.Deployment)
 	if of == nil {
 		return false
 	}
 	of.mu.Lock()
 	defer of.mu.Unlock()
-	return of.synced && of.unreadable == "" && of.tally.reserve(time.Now(), of.deployment, of.pods(), d.Pod, d.Action, ahead)
+	return of.synced && of.unreadable == "" && of.ledger.Reserve(time.Now(), of.deployment, of.pods(), d.Pod, d.Action, ahead)
 }
 
 // giveUp has no more pods of the Deployment surged, for as long as it is watched.
@@ -106,7 +107,7 @@ func (s *surgeWatch) giveUp(name types.NamespacedName, reason string) {
 		return
 	}
 	of.update(func() {
-		if of.tally.GiveUp(reason) {
+		if of.ledger.GiveUp(reason) {
 			s.logger.Warn().Str("deployment", name.String()).Str("reason", reason).
 				Msg("surge is of no use; pods go back into their ReplicaSet and are held")
 		}
@@ -114,9 +115,9 @@ func (s *surgeWatch) giveUp(name types.NamespacedName, reason string) {
 }
 
 // settle gives back what was reserved.
-func (s *surgeWatch) settle(d Decision) {
-	if of := s.get(d.workload); of != nil {
-		of.update(func() { of.tally.settle(d.Pod.UID) })
+func (s *surgeWatch) settle(d plan.Decision) {
+	if of := s.get(d.Deployment); of != nil {
+		of.update(func() { of.ledger.Release(d.Pod.UID) })
 	}
 }
 
@@ -129,14 +130,14 @@ func (of *watchedDeployment) stopTimer() {
 	}
 }
 
-func (of *watchedDeployment) countLocked(now time.Time) (Workload, time.Time) {
+func (of *watchedDeployment) countLocked(now time.Time) (plan.DeploymentState, time.Time) {
 	if of.unreadable != "" {
-		return Workload{Selector: labels.Everything(), Refuses: of.unreadable}, time.Time{}
+		return plan.DeploymentState{Selector: labels.Everything(), Refuses: of.unreadable}, time.Time{}
 	}
-	return of.tally.Workload(now, of.deployment, of.pods())
+	return of.ledger.State(now, of.deployment, of.pods())
 }
 
-func (of *watchedDeployment) pods() []*Member {
+func (of *watchedDeployment) pods() []*plan.Replica {
 	if of.members == nil {
 		return nil
 	}
@@ -148,7 +149,7 @@ func (of *watchedDeployment) pods() []*Member {
 func (of *watchedDeployment) watch() {
 	deployments := of.watcher.dynamic.Resource(deploymentResource).Namespace(of.name.Namespace)
 	byName := fields.OneTermEqualSelector(metav1.ObjectNameField, of.name.Name).String()
-	watch := rewatch.New(rewatch.Options[*unstructured.Unstructured, *Deployment]{
+	watch := rewatch.New(rewatch.Options[*unstructured.Unstructured, *plan.Deployment]{
 		Source:  rewatch.Of(deployments, func(o *metav1.ListOptions) { o.FieldSelector = byName }),
 		Keep:    asDeployment,
 		Changed: of.seen,
@@ -166,12 +167,12 @@ func (of *watchedDeployment) watch() {
 }
 
 // seen takes in a new state of the Deployment.
-func (of *watchedDeployment) seen(_, d *Deployment) {
+func (of *watchedDeployment) seen(_, d *plan.Deployment) {
 	if d == nil {
 		of.update(func() { of.deployment = nil })
 		return
 	}
-	if err := d.unreadable(); err != nil {
+	if err := d.Unreadable(); err != nil {
 		of.refused(err)
 		return
 	}
@@ -187,12 +188,12 @@ func (of *watchedDeployment) seen(_, d *Deployment) {
 // The selector of a Deployment never changes.
 func (of *watchedDeployment) watchPodsLocked(by *metav1.LabelSelector) {
 	selector := metav1.FormatLabelSelector(by)
-	of.members = rewatch.New(rewatch.Options[*corev1.Pod, *Member]{
+	of.members = rewatch.New(rewatch.Options[*corev1.Pod, *plan.Replica]{
 		Source: cache.NewFilteredListWatchFromClient(of.watcher.pods, "pods", of.name.Namespace, func(o *metav1.ListOptions) {
 			o.LabelSelector = selector
 		}),
-		Keep:    MemberOf,
-		Changed: func(_, _ *Member) { of.update(func() {}) },
+		Keep:    plan.ReplicaOf,
+		Changed: func(_, _ *plan.Replica) { of.update(func() {}) },
 		Synced:  func() { of.update(func() { of.synced = true }) },
 		Logger:  of.watcher.logger,
 	})

@@ -6,15 +6,17 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/drain/plan"
 )
 
 // Pods that wait for the replacement, and not for their Deployment, are left alone by what
 // goes on there.
 func TestWaitingForTheReplacementCostsNothing(t *testing.T) {
 	var wakes atomic.Int64
-	stage(t, surgePolicy, 0, PendingCapacity, surgeScene(1), func(s *scene) {
+	stage(t, surgePolicy, 0, plan.PendingCapacity, surgeScene(1), func(s *scene) {
 		wake := s.d.deployments.wake
-		s.d.deployments.wake = func(name types.NamespacedName, w Workload) {
+		s.d.deployments.wake = func(name types.NamespacedName, w plan.DeploymentState) {
 			wakes.Add(1)
 			wake(name, w)
 		}
@@ -23,9 +25,9 @@ func TestWaitingForTheReplacementCostsNothing(t *testing.T) {
 		if n := wakes.Load(); n > 2 {
 			s.Errorf("the Deployment was looked at %d times in 10 s for one change", n)
 		}
-		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
+		s.change(func(in *plan.NodeState) { in.Capacity = plan.ReadyCapacity })
 		s.pass(time.Second)
-		if s.labels("a")[SurgedLabel] == nil {
+		if s.labels("a")[plan.SurgedLabel] == nil {
 			s.Error("not surged when the replacement is ready")
 		}
 	})

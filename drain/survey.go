@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+
+	"spot-handler/drain/plan"
 )
 
 // PodsOn reads the pods of a node.
@@ -31,25 +33,25 @@ func PodsOn(ctx context.Context, client rest.Interface, node string) ([]*corev1.
 
 // Survey reads once what a plan for the node is made from, for a dry run. It watches nothing
 // and changes nothing. Pods of other nodes under the same budgets are not included.
-func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.Interface, node string, in Interruption, policy Policy) (Situation, error) {
-	sit := Situation{Interruption: in, Policy: policy}
+func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.Interface, node string, in plan.NodeState, policy plan.Policy) (plan.Situation, error) {
+	sit := plan.Situation{NodeState: in, Policy: policy}
 	var err error
 	if sit.Pods, err = PodsOn(ctx, pods, node); err != nil {
 		return sit, err
 	}
-	sit.gather(time.Now(), sources{
-		asks:     atOnce(ctx, &err, readPreferences(objects)),
-		around:   atOnce(ctx, &err, readSurroundings(objects)),
-		claim:    atOnce(ctx, &err, readClaim(objects)),
-		budgets:  atOnce(ctx, &err, readBudgets(budgets)),
-		workload: atOnce(ctx, &err, readWorkload(pods, objects)),
-		allReady: func(types.NamespacedName) time.Time { return time.Time{} },
+	sit.Gather(time.Now(), plan.Sources{
+		Preferences: atOnce(ctx, &err, readPreferences(objects)),
+		Constraints: atOnce(ctx, &err, readConstraints(objects)),
+		Claim:       atOnce(ctx, &err, readClaim(objects)),
+		Budgets:     atOnce(ctx, &err, readBudgets(budgets)),
+		Deployment:  atOnce(ctx, &err, readDeployment(pods, objects)),
+		AllReady:    func(types.NamespacedName) time.Time { return time.Time{} },
 	})
 	if err != nil {
 		return sit, err
 	}
 	sit.Gangs = sit.Departures()
-	sit.Waves = PlanWaves(time.Now(), []Situation{sit}, sit.Budgets)
+	sit.Waves = plan.PlanWaves(time.Now(), []plan.Situation{sit}, sit.Budgets)
 	return sit, nil
 }
 
@@ -76,29 +78,29 @@ func readBudgets(client rest.Interface) func(context.Context, types.NamespacedNa
 	}
 }
 
-func readWorkload(pods rest.Interface, objects dynamic.Interface) func(context.Context, types.NamespacedName) (Workload, error) {
-	return func(ctx context.Context, name types.NamespacedName) (Workload, error) {
+func readDeployment(pods rest.Interface, objects dynamic.Interface) func(context.Context, types.NamespacedName) (plan.DeploymentState, error) {
+	return func(ctx context.Context, name types.NamespacedName) (plan.DeploymentState, error) {
 		u, err := objects.Resource(deploymentResource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{ResourceVersion: "0"})
 		if apierrors.IsNotFound(err) {
-			return Workload{}, nil
+			return plan.DeploymentState{}, nil
 		}
 		if err != nil {
-			return Workload{}, fmt.Errorf("read Deployment %s: %w", name, err)
+			return plan.DeploymentState{}, fmt.Errorf("read Deployment %s: %w", name, err)
 		}
 		d, list := asDeployment(u), &corev1.PodList{}
 		if d.Spec.Selector == nil {
-			return Workload{}, fmt.Errorf("read Deployment %s: %w", name, d.unreadable())
+			return plan.DeploymentState{}, fmt.Errorf("read Deployment %s: %w", name, d.Unreadable())
 		}
 		err = pods.Get().Namespace(name.Namespace).Resource("pods").Param("labelSelector", metav1.FormatLabelSelector(d.Spec.Selector)).
 			Param("resourceVersion", "0").Do(ctx).Into(list)
 		if err != nil {
-			return Workload{}, fmt.Errorf("list pods of Deployment %s: %w", name, err)
+			return plan.DeploymentState{}, fmt.Errorf("list pods of Deployment %s: %w", name, err)
 		}
-		var theirs []*Member
+		var theirs []*plan.Replica
 		for i := range list.Items {
-			theirs = append(theirs, MemberOf(&list.Items[i]))
+			theirs = append(theirs, plan.ReplicaOf(&list.Items[i]))
 		}
-		w, _ := NewTally().count(time.Now(), d, theirs)
+		w, _ := plan.NewReplicaLedger().Count(time.Now(), d, theirs)
 		return w, nil
 	}
 }

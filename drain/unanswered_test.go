@@ -7,6 +7,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/drain/plan"
 )
 
 // slowWebhook is an admission webhook that takes so long to answer for each eviction.
@@ -43,7 +45,7 @@ func TestEvictionWithoutAnAnswerIsBlocked(t *testing.T) {
 		pods("a")(f)
 		f.hold, f.answer = slowWebhook(10*time.Second+5*time.Millisecond), failedWebhook
 	}
-	stage(t, deleting, 120*time.Second, ReadyCapacity, hangs, func(s *scene) {
+	stage(t, deleting, 120*time.Second, plan.ReadyCapacity, hangs, func(s *scene) {
 		s.until(11 * time.Second)
 		if got := s.now().Refusal; got != want {
 			s.Errorf("refusal %q after the first attempt, want %q", got, want)
@@ -61,7 +63,7 @@ func TestEvictionWithoutAnAnswerIsBlocked(t *testing.T) {
 		}
 		s.pass(time.Minute)
 	})
-	stage(t, holding, 120*time.Second, ReadyCapacity, hangs, func(s *scene) {
+	stage(t, holding, 120*time.Second, plan.ReadyCapacity, hangs, func(s *scene) {
 		s.until(115 * time.Second)
 		if n := s.api.count("DELETE", "/pods/a"); n != 0 {
 			s.Error("deleted, which nobody has asked for")
@@ -76,9 +78,9 @@ func TestEvictionWithoutAnAnswerIsBlocked(t *testing.T) {
 
 // A webhook that needs 12 s and then allows the eviction is waited for, if there is time.
 func TestEvictionThatIsAnsweredLate(t *testing.T) {
-	for name, policy := range map[string]Policy{"left": holding, "deleted": deleting} {
+	for name, policy := range map[string]plan.Policy{"left": holding, "deleted": deleting} {
 		t.Run(name, func(t *testing.T) {
-			stage(t, policy, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+			stage(t, policy, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 				pods("a")(f)
 				f.hold = slowWebhook(12 * time.Second)
 			}, func(s *scene) {
@@ -94,7 +96,7 @@ func TestEvictionThatIsAnsweredLate(t *testing.T) {
 
 // A drain that is cancelled waits for a request for 10 s at most, however much time that has.
 func TestCancelWaitsForNoLongRequest(t *testing.T) {
-	stage(t, holding, 10*time.Minute, ReadyCapacity, func(f *fakeAPI) {
+	stage(t, holding, 10*time.Minute, plan.ReadyCapacity, func(f *fakeAPI) {
 		pods("a")(f)
 		f.hold = slowWebhook(time.Hour)
 	}, func(s *scene) {
@@ -111,7 +113,7 @@ func TestCancelWaitsForNoLongRequest(t *testing.T) {
 
 // A surge that is not answered twice is given up, as one that is denied.
 func TestSurgeWithoutAnAnswer(t *testing.T) {
-	stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+	stage(t, surgePolicy, 120*time.Second, plan.PendingCapacity, func(f *fakeAPI) {
 		surgeScene(1)(f)
 		f.hold = func(r *http.Request) error {
 			if r.Method == http.MethodPatch {
@@ -122,7 +124,7 @@ func TestSurgeWithoutAnAnswer(t *testing.T) {
 		}
 	}, func(s *scene) {
 		s.until(30 * time.Second)
-		if d := s.now().Plan[0]; d.Action != Later || !strings.Contains(d.NoSurge, "not answered") {
+		if d := s.now().Plan[0]; d.Action != plan.Hold || !strings.Contains(d.NoSurge, "not answered") {
 			s.Errorf("%s, not surged because %q; want it held", d.Action, d.NoSurge)
 		}
 	})
@@ -130,7 +132,7 @@ func TestSurgeWithoutAnAnswer(t *testing.T) {
 
 // Why a pod's eviction was only ever put off is said when the pod is left.
 func TestLeftAfterFailures(t *testing.T) {
-	stage(t, holding, 60*time.Second, ReadyCapacity, func(f *fakeAPI) {
+	stage(t, holding, 60*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 		pods("a")(f)
 		f.answer = func(_, path string, _ map[string]any) (int, any) {
 			if !strings.HasSuffix(path, "/eviction") {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"spot-handler/drain/plan"
 	"spot-handler/drain/rewatch"
 )
 
@@ -110,7 +111,7 @@ func (b *budgetWatch) synced(namespace string) bool {
 
 // of returns the known budgets that cover the pod.
 func (b *budgetWatch) of(pod *corev1.Pod) []*policyv1.PodDisruptionBudget {
-	return slices.DeleteFunc(b.list(pod.Namespace), func(budget *policyv1.PodDisruptionBudget) bool { return !covers(budget, pod.Labels) })
+	return slices.DeleteFunc(b.list(pod.Namespace), func(budget *policyv1.PodDisruptionBudget) bool { return !plan.Covers(budget, pod.Labels) })
 }
 
 var attachmentResource = schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1", Resource: "volumeattachments"}
@@ -208,9 +209,9 @@ const detachFor = 2 * time.Minute
 
 // volumes are the PersistentVolumes that are still attached for pods that have left or have
 // to leave; known is false as long as that cannot be told.
-func (s *session) volumes(view View) (volumes []string, known bool) {
+func (s *session) volumes(view plan.View) (volumes []string, known bool) {
 	d := s.drainer
-	uses := slices.ContainsFunc(view.Moving, HasVolumes)
+	uses := slices.ContainsFunc(view.Moving, plan.HasVolumes)
 	if uses {
 		d.attached.use(s.ctx, s.node, allNodes{})
 	}
@@ -219,12 +220,12 @@ func (s *session) volumes(view View) (volumes []string, known bool) {
 		return nil, known
 	}
 	for _, decision := range view.Plan { // the volumes of pods that stay belong there
-		if decision.Moves() || Finished(decision.Pod) {
+		if decision.Moves() || plan.Finished(decision.Pod) {
 			continue // the kubelet calls an evicted pod finished before it is gone
 		}
-		for _, name := range ClaimsOf(decision.Pod) {
+		for _, name := range plan.ClaimsOf(decision.Pod) {
 			if c, ok := d.claims.get(s.ctx, name, s.node); ok {
-				volumes = slices.DeleteFunc(volumes, func(v string) bool { return v == c.volume })
+				volumes = slices.DeleteFunc(volumes, func(v string) bool { return v == c.Volume })
 			}
 		}
 	}

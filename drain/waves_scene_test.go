@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"spot-handler/drain/plan"
 )
 
 // underBudget has evictions obey a budget that lets some go. A pod's replacement pod is Ready again when the
@@ -45,7 +47,7 @@ func underBudget(f *fakeAPI, app string, expected, desired, current int32, repla
 func TestWavesOfAStatefulSet(t *testing.T) {
 	const grace, ends, starts, boot = 45, 30 * time.Second, 10 * time.Second, 45 * time.Second
 	var got *[]string
-	stage(t, holding, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+	stage(t, holding, 120*time.Second, plan.PendingCapacity, func(f *fakeAPI) {
 		start := time.Now()
 		for _, n := range []string{"db-0", "db-1"} {
 			p := pod(n, withGrace(grace), readyAfter(starts), ownedBy("StatefulSet"))
@@ -60,7 +62,7 @@ func TestWavesOfAStatefulSet(t *testing.T) {
 		})
 	}, func(s *scene) {
 		s.until(boot)
-		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
+		s.change(func(in *plan.NodeState) { in.Capacity = plan.ReadyCapacity })
 		s.until(119 * time.Second)
 		if len(*got) != 2 || !strings.HasSuffix((*got)[0], "with <nil>") || !strings.HasSuffix((*got)[1], "with <nil>") {
 			t.Errorf("evicted %q, want both with their whole grace", *got)
@@ -74,7 +76,7 @@ func TestWavesWithPodsThatAreBrokenElsewhere(t *testing.T) {
 	for broken := range int32(2) {
 		t.Run(fmt.Sprint(broken), func(t *testing.T) {
 			var got *[]string
-			stage(t, holding, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+			stage(t, holding, 120*time.Second, plan.PendingCapacity, func(f *fakeAPI) {
 				for i := range 4 {
 					f.pod(pod(fmt.Sprint("p", i), of("web"), withGrace(30), readyAfter(10*time.Second)))
 				}

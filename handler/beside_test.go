@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
@@ -115,10 +116,10 @@ type plansOf struct {
 }
 
 func (p *plansOf) drainer() *fakeDrainer {
-	view := drain.View{Moving: []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "p"}}}}
+	view := plan.View{Moving: []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "p"}}}}
 	return &fakeDrainer{
-		LookFunc: func(string, drain.Interruption) (drain.View, bool) { return view, true },
-		DrainFunc: func(node string, _ drain.Interruption) (drain.Status, bool) {
+		LookFunc: func(string, plan.NodeState) (plan.View, bool) { return view, true },
+		DrainFunc: func(node string, _ plan.NodeState) (drain.Status, bool) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			if p.last[node] = time.Now(); p.first[node].IsZero() {

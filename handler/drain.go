@@ -8,6 +8,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
@@ -48,7 +49,7 @@ func (r *reconciliation) drain(ctx context.Context) (done bool, err error) {
 	requestErr := r.replace(ctx, &next, in, view)
 	in.Capacity = provisioner.CapacityOf(r.known.replacement)
 	if requestErr != nil { // it is made again, and so is worth waiting for as long as pods can wait
-		in.Capacity = drain.PendingCapacity
+		in.Capacity = plan.PendingCapacity
 	}
 	status, ok := r.opts.Drainer.Drain(ctx, r.node.Name, in, view)
 	r.known.noteProgress(status)
@@ -81,9 +82,9 @@ func (r *reconciliation) noteStart() {
 
 // interruption is what the drain is planned with, before the replacement is asked about: mostly its
 // state has not changed since the last time, so one plan does.
-func (r *reconciliation) interruption() drain.Interruption {
+func (r *reconciliation) interruption() plan.NodeState {
 	rules, _ := r.opts.Rules(r.node, false)
-	return drain.Interruption{
+	return plan.NodeState{
 		Taint:    marks.Taint(r.rec),
 		Since:    r.rec.Since(),
 		Deadline: rules.DrainBy(r.rec, time.Now()),
@@ -93,7 +94,7 @@ func (r *reconciliation) interruption() drain.Interruption {
 
 // replace requests a replacement, or asks how far it has come, and notifies the pods: those that are
 // notified of a replacement only when it is Ready, too.
-func (r *reconciliation) replace(ctx context.Context, next *interruption.Record, in drain.Interruption, view drain.View) error {
+func (r *reconciliation) replace(ctx context.Context, next *interruption.Record, in plan.NodeState, view plan.View) error {
 	r.notifyPods(ctx, in.Deadline, view.Plan)
 	err := r.requestReplacement(ctx, next, view)
 	r.notifyPods(ctx, in.Deadline, view.Plan)
@@ -102,7 +103,7 @@ func (r *reconciliation) replace(ctx context.Context, next *interruption.Record,
 
 // progressOf adds to the record how far its drain has come, and reports whether that is worth a write: the
 // next process has to know which pools were tried, as none is tried twice, and how many pods there were.
-func progressOf(was interruption.Record, next *interruption.Record, in drain.Interruption, status drain.Status) (worth bool) {
+func progressOf(was interruption.Record, next *interruption.Record, in plan.NodeState, status drain.Status) (worth bool) {
 	recorded := was.Replacement
 	if now := next.Replacement; recorded != nil && now != nil && recorded.Tried != now.Tried {
 		worth = true
@@ -119,7 +120,7 @@ func progressOf(was interruption.Record, next *interruption.Record, in drain.Int
 		switch {
 		case len(status.Moving) == 0:
 			return worth
-		case in.Capacity == drain.PendingCapacity, in.Deadline.IsZero():
+		case in.Capacity == plan.PendingCapacity, in.Deadline.IsZero():
 			note(podsWait)
 		default:
 			note(podsLeave)
@@ -131,7 +132,7 @@ func progressOf(was interruption.Record, next *interruption.Record, in drain.Int
 	case status.Refusal != "" && podsOf(*next).Refusal == "":
 		note(podRefused)
 	case !replacementMoved(recorded, next.Replacement):
-	case in.Capacity == drain.ReadyCapacity:
+	case in.Capacity == plan.ReadyCapacity:
 		note(replacementReady)
 	default:
 		note(replacementNamed)
@@ -169,7 +170,7 @@ func phaseAfter(phase interruption.Phase, news fact) interruption.Phase {
 }
 
 // notifyPods notifies those that ask, and have not been notified yet.
-func (r *reconciliation) notifyPods(ctx context.Context, deadline time.Time, plan []drain.Decision) {
+func (r *reconciliation) notifyPods(ctx context.Context, deadline time.Time, plan []plan.Decision) {
 	in := workloads.Interruption{Node: r.node.Name, Record: r.rec, Deadline: deadline}
 	if asked := r.known.replacementOf(r.rec); asked != nil {
 		in.Replacement, in.Ready = asked.State, asked.State == provisioner.StateReady

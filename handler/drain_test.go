@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
@@ -27,14 +28,14 @@ type script struct {
 	staying  int
 	leaving  time.Time // until when the pods that are left have their grace, if they are leaving
 	begun    bool
-	in       drain.Interruption
+	in       plan.NodeState
 	finished int
 	released int
 	release  error
 }
 
 func (s *script) options(o *setup) {
-	view := func() (v drain.View) {
+	view := func() (v plan.View) {
 		for range s.left {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}
 			if !s.leaving.IsZero() {
@@ -48,8 +49,8 @@ func (s *script) options(o *setup) {
 		return v
 	}
 	o.Drainer = &fakeDrainer{
-		LookFunc: func(string, drain.Interruption) (drain.View, bool) { return view(), true },
-		DrainFunc: func(_ string, in drain.Interruption) (drain.Status, bool) {
+		LookFunc: func(string, plan.NodeState) (plan.View, bool) { return view(), true },
+		DrainFunc: func(_ string, in plan.NodeState) (drain.Status, bool) {
 			s.in = in
 			return drain.Status{View: view(), Total: 3, Begun: s.begun, Done: s.left+s.staying == 0}, true
 		},
@@ -154,7 +155,7 @@ func TestPhasesOfAnInterruption(t *testing.T) {
 				t.Fatal(err)
 			}
 			rec := wantPhase(t, f, interruption.Replacing)
-			if rec.Replacement.Name != "claim" || rec.Pods.Total != 3 || s.in.Capacity != drain.PendingCapacity {
+			if rec.Replacement.Name != "claim" || rec.Pods.Total != 3 || s.in.Capacity != plan.PendingCapacity {
 				t.Fatalf("record %s, capacity %v", rec, s.in.Capacity)
 			}
 		}
@@ -166,7 +167,7 @@ func TestPhasesOfAnInterruption(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantPhase(t, f, interruption.Draining)
-		if s.in.Capacity != drain.ReadyCapacity {
+		if s.in.Capacity != plan.ReadyCapacity {
 			t.Errorf("capacity %v, want ready", s.in.Capacity)
 		}
 		s.left = 0
@@ -274,7 +275,7 @@ func TestFailedRequestIsRepeatedWhileDraining(t *testing.T) {
 		if _, err := step(t, h); err == nil {
 			t.Fatal("no error, so nothing asks again")
 		}
-		if s.in.Capacity != drain.PendingCapacity {
+		if s.in.Capacity != plan.PendingCapacity {
 			t.Errorf("capacity %v, want pending", s.in.Capacity)
 		}
 		wantPhase(t, f, interruption.Replacing)
@@ -289,7 +290,7 @@ func TestNothingToWaitForWithoutReplacement(t *testing.T) {
 			if _, err := step(t, h); err != nil {
 				t.Fatal(err)
 			}
-			if s.in.Capacity != drain.NoCapacity {
+			if s.in.Capacity != plan.NoCapacity {
 				t.Errorf("%s: capacity %v, want none", state, s.in.Capacity)
 			}
 			wantPhase(t, f, interruption.Draining)

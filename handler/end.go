@@ -4,13 +4,13 @@ import (
 	"context"
 	"time"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/notify"
 )
 
 // end closes the drain, counts its pods and gives the node up.
-func (r *reconciliation) end(ctx context.Context, in drain.Interruption, rec interruption.Record, phase interruption.Phase) error {
+func (r *reconciliation) end(ctx context.Context, in plan.NodeState, rec interruption.Record, phase interruption.Phase) error {
 	now := time.Now()
 	pods := countPods(r.opts.Drainer.Finish(r.node.Name, in), rec)
 	rec.Phase, rec.Pods, rec.Ended = phase, &pods, now.UTC()

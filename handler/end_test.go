@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
@@ -58,7 +59,7 @@ func TestLongTextsOfOthers(t *testing.T) {
 		}
 		d := h.opts.Drainer.(*fakeDrainer)
 		drainFunc, finish := d.DrainFunc, d.FinishFunc
-		d.DrainFunc = func(node string, in drain.Interruption) (drain.Status, bool) {
+		d.DrainFunc = func(node string, in plan.NodeState) (drain.Status, bool) {
 			status, ok := drainFunc(node, in)
 			status.Refusal = long
 			return status, ok

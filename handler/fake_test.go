@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/e2e/patched"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/lifecycle"
@@ -182,8 +183,8 @@ func (f *fakeNodes) condition(name string) (*corev1.Node, error) {
 
 // fakeDrainer is a Drainer of func fields.
 type fakeDrainer struct {
-	LookFunc   func(node string, in drain.Interruption) (drain.View, bool)
-	DrainFunc  func(node string, in drain.Interruption) (drain.Status, bool)
+	LookFunc   func(node string, in plan.NodeState) (plan.View, bool)
+	DrainFunc  func(node string, in plan.NodeState) (drain.Status, bool)
 	FinishFunc func(node string) interruption.Pods
 
 	CancelFunc func(node string) (drain.Result, bool, error)
@@ -202,15 +203,15 @@ func (f *fakeDrainer) Run(ctx context.Context) error {
 	return nil
 }
 
-func (f *fakeDrainer) Look(_ context.Context, node string, in drain.Interruption) (drain.View, bool) {
+func (f *fakeDrainer) Look(_ context.Context, node string, in plan.NodeState) (plan.View, bool) {
 	return f.LookFunc(node, in)
 }
 
-func (f *fakeDrainer) Drain(_ context.Context, node string, in drain.Interruption, _ drain.View) (drain.Status, bool) {
+func (f *fakeDrainer) Drain(_ context.Context, node string, in plan.NodeState, _ plan.View) (drain.Status, bool) {
 	return f.DrainFunc(node, in)
 }
 
-func (f *fakeDrainer) Finish(node string, _ drain.Interruption) interruption.Pods {
+func (f *fakeDrainer) Finish(node string, _ plan.NodeState) interruption.Pods {
 	return f.FinishFunc(node)
 }
 

@@ -36,6 +36,7 @@ import (
 
 	"spot-handler/drain"
 	"spot-handler/drain/fair"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/lifecycle"
 	"spot-handler/handler/nodes"
@@ -57,9 +58,9 @@ type Nodes interface {
 // Drainer moves the pods off a node. No method waits for a pod.
 type Drainer interface {
 	Run(ctx context.Context) error
-	Look(ctx context.Context, node string, in drain.Interruption) (drain.View, bool)
-	Drain(ctx context.Context, node string, in drain.Interruption, view drain.View) (drain.Status, bool)
-	Finish(node string, in drain.Interruption) interruption.Pods
+	Look(ctx context.Context, node string, in plan.NodeState) (plan.View, bool)
+	Drain(ctx context.Context, node string, in plan.NodeState, view plan.View) (drain.Status, bool)
+	Finish(node string, in plan.NodeState) interruption.Pods
 	Cancel(ctx context.Context, node string) (drain.Result, bool, error)
 	Sweep(ctx context.Context, node string, drained func(node string) bool) error
 	Forget(node string)

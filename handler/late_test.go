@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
 
@@ -33,7 +34,7 @@ func TestNoticeWithoutTimeThatComesLate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 				start, drains := time.Now(), 0
-				h.opts.Drainer.(*fakeDrainer).DrainFunc = func(string, drain.Interruption) (drain.Status, bool) {
+				h.opts.Drainer.(*fakeDrainer).DrainFunc = func(string, plan.NodeState) (drain.Status, bool) {
 					drains++
 					return drain.Status{Total: 3}, true
 				}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
 	"spot-handler/handler/provisioner"
@@ -210,7 +210,7 @@ func (r *reconciliation) underWay() bool {
 // in the minute that this takes move with the others. An instance that has left its group for a
 // replacement that does not come is of no more use.
 func (r *reconciliation) secure(ctx context.Context) error {
-	view, ok := r.opts.Drainer.Look(ctx, r.node.Name, drain.Interruption{Taint: marks.Taint(r.rec), Capacity: drain.PendingCapacity})
+	view, ok := r.opts.Drainer.Look(ctx, r.node.Name, plan.NodeState{Taint: marks.Taint(r.rec), Capacity: plan.PendingCapacity})
 	switch {
 	case !ok: // the drainer wakes us when it knows the pods
 		return nil

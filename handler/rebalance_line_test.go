@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
@@ -45,8 +46,8 @@ func newFleet(t *testing.T, size int, change func(*setup)) *fleet {
 		o.RebalanceTTL = time.Hour
 		moving := []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "p"}}}
 		o.Drainer = &fakeDrainer{
-			LookFunc: func(string, drain.Interruption) (drain.View, bool) { return drain.View{Moving: moving}, true },
-			DrainFunc: func(node string, _ drain.Interruption) (drain.Status, bool) {
+			LookFunc: func(string, plan.NodeState) (plan.View, bool) { return plan.View{Moving: moving}, true },
+			DrainFunc: func(node string, _ plan.NodeState) (drain.Status, bool) {
 				return drain.Status{Total: 1, Begun: true, Done: f.done[node]}, true
 			},
 			FinishFunc: func(string) interruption.Pods { return interruption.Pods{Total: 1, Graceful: 1} },
@@ -277,9 +278,9 @@ func TestTurnIsNotKeptForALongGrace(t *testing.T) {
 		f := newFleet(t, 2, nil)
 		defer f.watcher.Stop()
 		leaves := time.Now().Add(12 * time.Hour)
-		f.h.opts.Drainer.(*fakeDrainer).DrainFunc = func(string, drain.Interruption) (drain.Status, bool) {
+		f.h.opts.Drainer.(*fakeDrainer).DrainFunc = func(string, plan.NodeState) (drain.Status, bool) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "game", DeletionTimestamp: &metav1.Time{Time: leaves}}}
-			return drain.Status{View: drain.View{Moving: []*corev1.Pod{pod}}, Total: 1, Begun: true}, true
+			return drain.Status{View: plan.View{Moving: []*corev1.Pod{pod}}, Total: 1, Begun: true}, true
 		}
 		f.recommend(t, 0)
 		f.run(t)

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
@@ -181,7 +181,7 @@ func (r *reconciliation) begin(ctx context.Context, rec interruption.Record) err
 // was only cordoned, has missed nothing.
 func (h *Handler) nodeGone(ctx context.Context, name string, k *known) {
 	if k.begun && !k.rec.Phase.Over() {
-		left := h.opts.Drainer.Finish(name, drain.Interruption{Taint: marks.Taint(k.rec), Since: k.rec.Since(), Deadline: k.rec.Deadline})
+		left := h.opts.Drainer.Finish(name, plan.NodeState{Taint: marks.Taint(k.rec), Since: k.rec.Since(), Deadline: k.rec.Deadline})
 		pods := countPods(left, k.rec)
 		h.metrics.ended(k.rec, resultFailed, pods, time.Now())
 		h.opts.Events.Notify(notify.Ended(lastKnown(name, k.rec), notify.ReasonNodeGone, pods, 0))

@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/utils/ptr"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
@@ -19,7 +19,7 @@ const spareLook = time.Second
 
 // requestReplacement requests a replacement, or asks how far it has come, and announces what is new. If
 // there is nothing to move, it requests nothing.
-func (r *reconciliation) requestReplacement(ctx context.Context, next *interruption.Record, view drain.View) error {
+func (r *reconciliation) requestReplacement(ctx context.Context, next *interruption.Record, view plan.View) error {
 	asked := *next
 	asked.Replacement = r.known.replacementOf(*next)
 	if len(view.Moving) == 0 && asked.Replacement == nil {

@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
@@ -56,7 +56,7 @@ func TestNoticeTakesOverTheReplacement(t *testing.T) {
 		}
 		s.steps(t, 1)
 		wantPhase(t, s.nodes, interruption.Replacing)
-		if asked == nil || asked.Name != "claim" || s.in.Capacity != drain.PendingCapacity || s.in.Deadline.IsZero() {
+		if asked == nil || asked.Name != "claim" || s.in.Capacity != plan.PendingCapacity || s.in.Deadline.IsZero() {
 			t.Errorf("asked about %+v, drained with %+v; want the replacement that is on its way", asked, s.in)
 		}
 	})

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
 
@@ -47,7 +47,7 @@ func TestParse(t *testing.T) {
 	if want := "[10.0.0.0/8 fd00::/8]"; fmt.Sprint(cfg.networks) != want {
 		t.Errorf("networks %v, want %s", cfg.networks, want)
 	}
-	if cfg.rebalance != "replace" || cfg.cordonOnly || cfg.policy.Strategy != drain.Surge || cfg.policy.Blocked != drain.Leave || !cfg.release {
+	if cfg.rebalance != "replace" || cfg.cordonOnly || cfg.policy.Strategy != plan.StrategySurge || cfg.policy.Blocked != plan.Leave || !cfg.release {
 		t.Errorf("defaults: %+v", cfg)
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 	"spot-handler/cmd/spot-handler/internal/audit"
 	"spot-handler/cmd/spot-handler/internal/cluster"
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/offerings"
 )
@@ -264,7 +264,7 @@ func (c *caller) daemons(ctx context.Context) ([]audit.Daemon, error) {
 // daemonOf is the pod of this owner with its settings. named says that an administrator, or the operator
 // of this command, has named its account.
 func daemonOf(pod *corev1.Pod, owner string, named bool, cfg settings) audit.Daemon {
-	_, ready := drain.Ready(pod)
+	_, ready := plan.Ready(pod)
 	d := audit.Daemon{
 		Owned: audit.Owned{Namespace: pod.Namespace, Object: owner}, Account: pod.Spec.ServiceAccountName, Named: named,
 		Node:  pod.Spec.NodeName,

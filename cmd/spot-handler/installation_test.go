@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/webhook"
 )
 
@@ -27,7 +27,7 @@ func TestRemoteConfig(t *testing.T) {
 		"--queue-url", "https://example.com/q", "--margin=7s", "--dry-run", "--release-node=false", "--of-another-version=x", "--node-selector", "team=blue",
 		"--webhook-url-file=/dev/zero", "--webhook-template={{range until 2000000000}}x{{end}}", "--kubeconfig=/dev/zero",
 	}, vars)
-	if err != nil || cfg.policy.Margin != 7*time.Second || cfg.policy.Strategy != drain.Hold || cfg.policy.Blocked != drain.Leave || !cfg.dryRun || cfg.release {
+	if err != nil || cfg.policy.Margin != 7*time.Second || cfg.policy.Strategy != plan.StrategyHold || cfg.policy.Blocked != plan.Leave || !cfg.dryRun || cfg.release {
 		t.Errorf("%v, %+v", err, cfg)
 	}
 	if cfg.webhooks.Endpoint != (webhook.Endpoint{}) || cfg.webhookTemplate != "" || cfg.kubeconfig != "" || cfg.queueURL != "" || !cfg.nodes.Matches(labels.Set{"team": "blue"}) || cfg.nodes.Empty() {

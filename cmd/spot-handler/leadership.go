@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler"
 	"spot-handler/handler/dryrun"
 	"spot-handler/handler/early"
@@ -125,7 +126,7 @@ func (p parts) leadership(registry *prometheus.Registry) leadership {
 	case cfg.dryRun:
 		accept = dryrun.New(dryrun.Options{
 			Index: p.index, Rules: rules, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly,
-			Survey: func(ctx context.Context, node string, in drain.Interruption) (drain.Situation, error) {
+			Survey: func(ctx context.Context, node string, in plan.NodeState) (plan.Situation, error) {
 				return drain.Survey(ctx, p.clients.core, p.clients.policy, p.clients.dynamic, node, in, policy)
 			},
 			Request: dryRequests(p.backing), Logger: log,

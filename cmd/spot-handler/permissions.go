@@ -10,7 +10,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 
 	"spot-handler/cmd/spot-handler/internal/audit"
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/provisioner"
 )
 
@@ -23,7 +23,7 @@ func permissionsOf(cfg settings, leaseNamespace string) (list []audit.Permission
 			list = append(list, audit.Permission{Verb: verb, Group: group, Resource: resource, Namespace: namespace, ToStart: toStart})
 		}
 	}
-	surges := cfg.policy.Strategy == drain.Surge
+	surges := cfg.policy.Strategy == plan.StrategySurge
 	add("", "nodes", "get", "list", "watch")
 	if cfg.dryRun || reconciles(cfg) {
 		add("", "pods", "list")

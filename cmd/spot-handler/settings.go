@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/provisioner/karpenter"
@@ -54,7 +54,7 @@ type settings struct {
 
 	nodes labels.Selector
 
-	policy     drain.Policy
+	policy     plan.Policy
 	cordonOnly bool
 	rebalance  interruption.RebalancePolicy
 
@@ -119,13 +119,13 @@ func (c *settings) define() []group {
 	meaning(source, &c.nodes, "node-selector", "", parseLabels,
 		"act only on nodes that this label `selector` selects, such as team=blue; a node labelled "+
 			interruption.IgnoreLabel+"=true is always left alone (default: on all)")
-	oneOf(evict, (*string)(&c.policy.Strategy), "drain-strategy", string(drain.Surge), names(drain.Strategies()),
+	oneOf(evict, (*string)(&c.policy.Strategy), "drain-strategy", string(plan.StrategySurge), names(plan.Strategies()),
 		"surge: the replacement pods of a Deployment's pods are made first, as many at a time as its "+
 			"maxSurge allows, and all other pods are held; hold: a pod runs on until the replacement is ready or "+
 			"its eviction deadline has come; at-once: pods are evicted as soon as the replacement is requested")
-	oneOf(evict, (*string)(&c.policy.Blocked), "blocked-pods", string(drain.Leave), names(drain.BlockedPolicies()),
+	oneOf(evict, (*string)(&c.policy.Blocked), "blocked-pods", string(plan.Leave), names(plan.BlockedPolicies()),
 		"a pod that its disruption budget still refuses at its eviction deadline: leave it until its node "+
-			"ends, or delete it past the budget; the annotation "+drain.BlockedAnnotation+" on the pod or its "+
+			"ends, or delete it past the budget; the annotation "+plan.BlockedAnnotation+" on the pod or its "+
 			"namespace overrides it")
 	evict.BoolVar(&c.cordonOnly, "cordon-only", false,
 		"on every kind of interruption, record, taint and cordon the node, and do no more: move no pod, "+
@@ -156,7 +156,7 @@ func (c *settings) define() []group {
 	}
 
 	evict.BoolVar(&c.workloadNotices, "workload-notices", false,
-		"notify pods with the annotation "+drain.NoticeAnnotation+" of the end of their node: with a POST to "+
+		"notify pods with the annotation "+plan.NoticeAnnotation+" of the end of their node: with a POST to "+
 			"the pod's own IP, and with annotations")
 	evict.StringSliceVar(&c.noticeNetworks, "notice-networks", nil,
 		"networks in which pods are notified, such as 10.0.0.0/8; may be repeated. Pods on their host's "+

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/workloads"
 )
@@ -61,7 +61,7 @@ func measureReceivers(b *testing.B, hostile bool) time.Duration {
 		return &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: namespace, Name: name, UID: types.UID(namespace + name),
-				Annotations: map[string]string{drain.NoticeAnnotation: fmt.Sprint(to.(*net.TCPAddr).Port)},
+				Annotations: map[string]string{plan.NoticeAnnotation: fmt.Sprint(to.(*net.TCPAddr).Port)},
 			},
 			Spec: corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{PodIP: "127.0.0.1"},
 		}
@@ -77,19 +77,19 @@ func measureReceivers(b *testing.B, hostile bool) time.Duration {
 	must(b, err)
 	notifier := workloads.New(workloads.Options{
 		On: true, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Pods: client, Events: noEvents{},
-		Answered: func(string, types.UID, drain.When) {}, IsNode: func(netip.Addr) bool { return false }, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
+		Answered: func(string, types.UID, plan.When) {}, IsNode: func(netip.Addr) bool { return false }, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
 	})
 	began := map[string]time.Time{}
 	for i := range nodes {
 		in := workloads.Interruption{Node: fmt.Sprint("node-", i), Deadline: time.Now().Add(2 * time.Minute)}
 		in.Record.Kind, in.Record.Event = interruption.SpotInterruption, in.Node
-		var plan []drain.Decision
+		var decisions []plan.Decision
 		add := func(pod *corev1.Pod) {
-			plan = append(plan, drain.Decision{
+			decisions = append(decisions, plan.Decision{
 				Pod:    pod,
-				Action: drain.Later,
+				Action: plan.Hold,
 				At:     in.Deadline,
-				Notice: pod.Annotations[drain.NoticeAnnotation],
+				Notice: pod.Annotations[plan.NoticeAnnotation],
 			})
 		}
 		for j := 0; hostile && j < hanging; j++ {
@@ -100,7 +100,7 @@ func measureReceivers(b *testing.B, hostile bool) time.Duration {
 			add(pod)
 			began["shop/"+pod.Name] = time.Now()
 		}
-		notifier.Notify(b.Context(), in, plan)
+		notifier.Notify(b.Context(), in, decisions)
 		pause(b, b.Context(), 250*time.Millisecond)
 	}
 	var late []time.Duration

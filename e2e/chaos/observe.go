@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/e2e/chaos/evidence"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/handler/provisioner/karpenter"
@@ -91,7 +91,7 @@ func (o *observer) pod(pod *corev1.Pod, gone bool) {
 		p.Tolerates = slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
 			return t.Key == "" && t.Operator == corev1.TolerationOpExists && t.Effect == ""
 		})
-		p.Asks = pod.Annotations[drain.NoticeAnnotation] != ""
+		p.Asks = pod.Annotations[plan.NoticeAnnotation] != ""
 		if grace := pod.Spec.TerminationGracePeriodSeconds; grace != nil {
 			p.Grace = time.Duration(*grace) * time.Second
 		}

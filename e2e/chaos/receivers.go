@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"spot-handler/drain"
+	drainplan "spot-handler/drain/plan"
 	"spot-handler/e2e/chaos/evidence"
 	"spot-handler/e2e/chaos/plan"
 )
@@ -44,7 +44,7 @@ func (r *receivers) close() {
 // annotations of pods whose receivers answer so.
 func (r *receivers) annotations(answer string) map[string]string {
 	_, port, _ := strings.Cut(strings.TrimPrefix(r.server.URL, "http://"), ":")
-	return map[string]string{drain.NoticeAnnotation: port + "/" + answer, "e2e.spot-handler/ip": loopback}
+	return map[string]string{drainplan.NoticeAnnotation: port + "/" + answer, "e2e.spot-handler/ip": loopback}
 }
 
 func (r *receivers) ServeHTTP(w http.ResponseWriter, q *http.Request) {

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
+	drainplan "spot-handler/drain/plan"
 	"spot-handler/e2e/chaos/evidence"
 	"spot-handler/e2e/chaos/plan"
 	"spot-handler/e2e/daemon"
@@ -41,7 +41,7 @@ func TestObserverKeepsPodsThatDoNotChange(t *testing.T) {
 		return &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
 				UID: types.UID(name), Namespace: roundNamespace, Name: name,
-				Annotations: map[string]string{drain.NoticeAnnotation: "80"},
+				Annotations: map[string]string{drainplan.NoticeAnnotation: "80"},
 			},
 			Spec: corev1.PodSpec{NodeName: node},
 		}

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"spot-handler/drain"
+	drainplan "spot-handler/drain/plan"
 	"spot-handler/e2e/chaos/plan"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/handler/interruption"
@@ -143,16 +143,16 @@ func services(ctx context.Context, cluster *controlplane.Cluster, round plan.Rou
 		}
 		spec.Annotations = map[string]string{}
 		if s.Stays {
-			spec.Annotations[drain.DoNotDisrupt] = "true"
+			spec.Annotations[drainplan.DoNotDisrupt] = "true"
 		}
 		if s.When != "" {
-			spec.Annotations[drain.WhenAnnotation] = s.When
+			spec.Annotations[drainplan.WhenAnnotation] = s.When
 		}
 		if s.Notices != "" {
 			maps.Copy(spec.Annotations, all.annotations(s.Notices))
 		}
 		if s.Gang {
-			spec.Labels = map[string]string{drain.GangLabel: s.Name}
+			spec.Labels = map[string]string{drainplan.GangLabel: s.Name}
 		}
 		if s.Tolerates {
 			spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/e2e/chaos/evidence"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/sqsemu"
@@ -114,7 +114,7 @@ func workloadsUnsettled(deployments []appsv1.Deployment, pods []corev1.Pod) (wha
 		if controlplane.Ready(&p) {
 			ready[service]++
 		}
-		if p.Labels[drain.SurgedLabel] != "" || p.Annotations[drain.SurgedAnnotation] != "" {
+		if p.Labels[plan.SurgedLabel] != "" || p.Annotations[plan.SurgedAnnotation] != "" {
 			what = append(what, fmt.Sprintf("pod %s on %s is surged", p.Name, p.Spec.NodeName))
 		}
 		if metav1.GetControllerOf(&p) == nil {

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/handler/interruption"
 )
@@ -38,7 +38,7 @@ func (r *round) watchReady(ctx context.Context, background *sync.WaitGroup) (few
 				if controlplane.Ready(p) {
 					n++
 				} else {
-					others += fmt.Sprintf("\n%s on %q: surged %t, deleted %v", p.Name, p.Spec.NodeName, p.Labels[drain.SurgedLabel] != "", p.DeletionTimestamp)
+					others += fmt.Sprintf("\n%s on %q: surged %t, deleted %v", p.Name, p.Spec.NodeName, p.Labels[plan.SurgedLabel] != "", p.DeletionTimestamp)
 				}
 			}
 			mu.Lock()
@@ -125,7 +125,7 @@ func (r *round) waitOff(ctx context.Context, deadline time.Time) time.Time {
 		r.Errorf("ready: %d pods of the shop were on their nodes at the deadline", still)
 		how := map[string]int{}
 		for _, p := range pods {
-			how[fmt.Sprintf("surged %t, has a node %t, ready %t", p.Labels[drain.SurgedLabel] != "", p.Spec.NodeName != "", controlplane.Ready(p))]++
+			how[fmt.Sprintf("surged %t, has a node %t, ready %t", p.Labels[plan.SurgedLabel] != "", p.Spec.NodeName != "", controlplane.Ready(p))]++
 		}
 		r.Logf("the shop's pods: %v", how)
 		leader := r.daemons[r.leads()].Lines("")

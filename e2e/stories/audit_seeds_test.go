@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/e2e/controlplane"
 )
 
@@ -138,7 +138,7 @@ func (s *story) plant(node string) []seed {
 const toServe = 5 * time.Second
 
 func serves(p *corev1.Pod) bool {
-	since, ready := drain.Ready(p)
+	since, ready := plan.Ready(p)
 	return ready && p.DeletionTimestamp == nil && time.Since(since) > toServe
 }
 

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/e2e/asgemu"
 	"spot-handler/e2e/chart"
 	"spot-handler/e2e/controlplane"
@@ -157,7 +157,7 @@ func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
 		for _, p := range gang {
 			from[p.UID] = at
 		}
-		s.kubectl("", "annotate", "pod", gang[0].Name, "--namespace="+gang[0].Namespace, drain.WhenAnnotation+"="+string(drain.WhenNow))
+		s.kubectl("", "annotate", "pod", gang[0].Name, "--namespace="+gang[0].Namespace, plan.WhenAnnotation+"="+string(plan.WhenNow))
 	}
 	release := func(version, controller, flags, dir string) chart.Release {
 		stops := map[string]any{"e2e.spot-handler/stop-after": "5s"} // as long as the programs may take
@@ -263,7 +263,7 @@ func stay(t *testing.T, d time.Duration) {
 func (s *story) rank(node *corev1.Node, gang string) *corev1.Pod {
 	s.Helper()
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: gang + "-" + node.Name, Labels: map[string]string{drain.GangLabel: gang}},
+		ObjectMeta: metav1.ObjectMeta{Name: gang + "-" + node.Name, Labels: map[string]string{plan.GangLabel: gang}},
 		Spec:       corev1.PodSpec{NodeName: node.Name, Containers: []corev1.Container{{Name: "app", Image: "fake"}}},
 	}
 	pod, err := s.cluster.Client.CoreV1().Pods("default").Create(s.ctx, pod, metav1.CreateOptions{})

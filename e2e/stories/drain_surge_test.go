@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/e2e/controlplane"
 )
 
@@ -72,13 +72,13 @@ func (w *worstSeen) worst() (surged, ready int) {
 }
 
 func isSurged(pod *corev1.Pod) bool {
-	return pod.Labels[drain.SurgedLabel] != "" || pod.Annotations[drain.SurgedAnnotation] != ""
+	return pod.Labels[plan.SurgedLabel] != "" || pod.Annotations[plan.SurgedAnnotation] != ""
 }
 
 // surgedPods lists those of all namespaces.
 func (s *story) surgedPods() []corev1.Pod {
 	s.Helper()
-	list, err := s.cluster.Client.CoreV1().Pods("").List(s.ctx, metav1.ListOptions{LabelSelector: drain.SurgedLabel})
+	list, err := s.cluster.Client.CoreV1().Pods("").List(s.ctx, metav1.ListOptions{LabelSelector: plan.SurgedLabel})
 	s.must(err)
 	return list.Items
 }
@@ -178,7 +178,7 @@ func TestSurgeKeepsToMaxSurgeOverAllNodes(t *testing.T) {
 	after, err := s.cluster.WaitReady(s.ctx, "default", "web", replicas)
 	s.must(err)
 	for _, p := range after {
-		since, _ := drain.Ready(p)
+		since, _ := plan.Ready(p)
 		available = append(available, since.Add(minReady*time.Second))
 	}
 	slices.SortFunc(available, time.Time.Compare)

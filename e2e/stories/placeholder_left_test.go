@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
 	"spot-handler/handler/interruption"
@@ -172,7 +172,7 @@ func TestReplacementPodsPreemptPlaceholders(t *testing.T) {
 			switch {
 			case p.Spec.NodeName != "":
 				bound++
-			case drain.Unschedulable(&p):
+			case plan.Unschedulable(&p):
 				pending++
 			}
 		}

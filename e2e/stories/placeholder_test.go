@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
 	"spot-handler/e2e/sqsemu"
@@ -153,7 +153,7 @@ func (a *autoscaler) scale(running *sync.WaitGroup) {
 		case p.Spec.NodeName != "":
 			free[p.Spec.NodeName] -= cpu
 		case p.Status.NominatedNodeName != "":
-		case drain.Unschedulable(&p):
+		case plan.Unschedulable(&p):
 			demand += cpu
 		}
 	}

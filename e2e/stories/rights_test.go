@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
 	"spot-handler/handler/interruption"
@@ -48,7 +48,7 @@ func TestEveryRightOfTheChartIsUsed(t *testing.T) {
 			s.service("web", 4, func(d *controlplane.DeploymentSpec) {
 				d.Change = func(d *appsv1.Deployment) {
 					controlplane.Mount(&d.Spec.Template.Spec, "shared")
-					metav1.SetMetaDataAnnotation(&d.Spec.Template.ObjectMeta, drain.NoticeAnnotation, "8080")
+					metav1.SetMetaDataAnnotation(&d.Spec.Template.ObjectMeta, plan.NoticeAnnotation, "8080")
 				}
 			})
 			s.service("db", 3, func(d *controlplane.DeploymentSpec) {
@@ -186,7 +186,7 @@ func (s *story) cancel(node string, from source) {
 	s.Helper()
 	from.interrupt()
 	s.eventually("surge of a pod", func() bool {
-		return slices.ContainsFunc(s.podsOn(node, "web"), func(p corev1.Pod) bool { return p.Labels[drain.SurgedLabel] != "" })
+		return slices.ContainsFunc(s.podsOn(node, "web"), func(p corev1.Pod) bool { return p.Labels[plan.SurgedLabel] != "" })
 	})
 	cancel := fmt.Sprintf(`{"metadata":{"annotations":{%q:"true"}}}`, interruption.CancelAnnotation)
 	_, err := s.cluster.Client.CoreV1().Nodes().Patch(s.ctx, node, types.MergePatchType, []byte(cancel), metav1.PatchOptions{})

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/e2e/controlplane"
 )
 
@@ -52,7 +52,7 @@ func TestSurgeMovesAServiceWithoutADip(t *testing.T) {
 	pods, err := s.cluster.WaitReady(s.ctx, "default", "web", 8)
 	s.must(err)
 	for _, p := range pods {
-		if p.Labels[drain.SurgedLabel] != "" {
+		if p.Labels[plan.SurgedLabel] != "" {
 			t.Errorf("pod %s is surged and still there", p.Name)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/lru"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
@@ -28,7 +28,7 @@ type Options struct {
 	ReleaseNode, CordonOnly bool
 
 	// Survey reads once what a node's drain would be planned from.
-	Survey func(ctx context.Context, node string, in drain.Interruption) (drain.Situation, error)
+	Survey func(ctx context.Context, node string, in plan.NodeState) (plan.Situation, error)
 	// Request asks for a replacement that nobody makes: its clients change nothing.
 	Request RequestFunc
 
@@ -104,7 +104,7 @@ func (a *Accepter) judge(node *corev1.Node, n interruption.Notice) interruption.
 
 // explain logs what would happen to a node, in the order in which it would happen.
 func (a *Accepter) explain(ctx context.Context, node *corev1.Node, n interruption.Notice, rec interruption.Record) error {
-	in := drain.Interruption{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rec.Deadline, Capacity: drain.PendingCapacity}
+	in := plan.NodeState{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rec.Deadline, Capacity: plan.PendingCapacity}
 	if rec.Kind == interruption.InstanceTerminating && rec.Deadline.IsZero() { // a real run would ask for it
 		in.Deadline = rec.Received.Add(interruption.UnknownHookTimeout)
 	}
@@ -137,15 +137,15 @@ func (a *Accepter) explain(ctx context.Context, node *corev1.Node, n interruptio
 }
 
 // plan logs the replacement and the decision about every pod.
-func (a *Accepter) plan(ctx context.Context, node *corev1.Node, rec interruption.Record, situation drain.Situation) error {
-	replacement, err := a.replacement(ctx, node, rec, drain.ViewOf(drain.Plan(time.Now(), situation)))
+func (a *Accepter) plan(ctx context.Context, node *corev1.Node, rec interruption.Record, situation plan.Situation) error {
+	replacement, err := a.replacement(ctx, node, rec, plan.ViewOf(plan.Plan(time.Now(), situation)))
 	if err != nil {
 		return fmt.Errorf("ask for replacement: %w", err)
 	}
 	a.line(node, rec).Str("backend", replacement.Backend).Str("replacement", replacement.Name).
 		Str("pool", replacement.Pool).Str("reason", replacement.Reason).Msg("dry run: would request replacement")
 	situation.Capacity = provisioner.CapacityOf(&replacement)
-	for _, decision := range drain.Plan(time.Now(), situation) {
+	for _, decision := range plan.Plan(time.Now(), situation) {
 		a.pod(node, rec, decision)
 	}
 	return nil
@@ -153,7 +153,7 @@ func (a *Accepter) plan(ctx context.Context, node *corev1.Node, rec interruption
 
 // replacement is what would be requested. One that the record names already, as it was
 // requested by a process that is no dry run, would only be followed.
-func (a *Accepter) replacement(ctx context.Context, node *corev1.Node, rec interruption.Record, view drain.View) (interruption.Replacement, error) {
+func (a *Accepter) replacement(ctx context.Context, node *corev1.Node, rec interruption.Record, view plan.View) (interruption.Replacement, error) {
 	if r := rec.Replacement; r != nil && r.Name != "" {
 		return *r, nil
 	}
@@ -227,7 +227,7 @@ func (a *Accepter) cordonsOnly(rec interruption.Record, rules interruption.Rules
 }
 
 // pod logs what would become of a pod.
-func (a *Accepter) pod(node *corev1.Node, rec interruption.Record, decision drain.Decision) {
+func (a *Accepter) pod(node *corev1.Node, rec interruption.Record, decision plan.Decision) {
 	e := a.line(node, rec).Str("pod", decision.Pod.Namespace+"/"+decision.Pod.Name).
 		Str("action", string(decision.Action)).Str("reason", decision.Reason)
 	if !decision.At.IsZero() {

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
@@ -63,8 +63,8 @@ func newDry(t *testing.T, change func(*setup)) *dry {
 	if err := index.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	survey := func(_ context.Context, _ string, in drain.Interruption) (drain.Situation, error) {
-		return drain.Situation{Interruption: in, Policy: drain.Policy{Strategy: drain.Hold}, Pods: []*corev1.Pod{{
+	survey := func(_ context.Context, _ string, in plan.NodeState) (plan.Situation, error) {
+		return plan.Situation{NodeState: in, Policy: plan.Policy{Strategy: plan.StrategyHold}, Pods: []*corev1.Pod{{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-0"}, Spec: corev1.PodSpec{NodeName: "node-a"},
 		}}}, nil
 	}

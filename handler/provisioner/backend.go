@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
 
@@ -53,14 +53,14 @@ func Pending(state string) bool { return state == StateRequested || state == Sta
 
 // CapacityOf is what pods can wait for if r is their node's replacement. If r is nil none was asked for
 // yet, and one may come.
-func CapacityOf(r *interruption.Replacement) drain.Capacity {
+func CapacityOf(r *interruption.Replacement) plan.Capacity {
 	switch {
 	case r == nil, Pending(r.State):
-		return drain.PendingCapacity
+		return plan.PendingCapacity
 	case r.State == StateReady:
-		return drain.ReadyCapacity
+		return plan.ReadyCapacity
 	}
-	return drain.NoCapacity
+	return plan.NoCapacity
 }
 
 // What Options.Choice can be. All but Auto and None are names of backends, which

@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
 
@@ -294,16 +294,16 @@ func TestNoReplacementWhereThereIsRoom(t *testing.T) {
 
 // What pods can wait for follows from the replacement alone.
 func TestCapacity(t *testing.T) {
-	want := map[string]drain.Capacity{
-		StateRequested: drain.PendingCapacity, StateLaunched: drain.PendingCapacity, StateReady: drain.ReadyCapacity,
-		StateFailed: drain.NoCapacity, StateUnsupported: drain.NoCapacity,
+	want := map[string]plan.Capacity{
+		StateRequested: plan.PendingCapacity, StateLaunched: plan.PendingCapacity, StateReady: plan.ReadyCapacity,
+		StateFailed: plan.NoCapacity, StateUnsupported: plan.NoCapacity,
 	}
 	for _, state := range States() {
 		if got := CapacityOf(&interruption.Replacement{State: state}); got != want[state] {
 			t.Errorf("%s: %v, want %v", state, got, want[state])
 		}
 	}
-	if got := CapacityOf(nil); got != drain.PendingCapacity {
+	if got := CapacityOf(nil); got != plan.PendingCapacity {
 		t.Errorf("not asked for yet: %v", got)
 	}
 }

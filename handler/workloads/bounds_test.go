@@ -22,8 +22,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
 	"spot-handler/drain/narrow"
+	"spot-handler/drain/plan"
 )
 
 // network is everything that a Notifier calls, in fake time: receivers, which hang if their path says
@@ -104,7 +104,7 @@ func (n *network) taken() []string {
 func (n *network) notifier(t *testing.T, change func(*Options)) *Notifier {
 	o := Options{
 		On: true, Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Pods: clientThrough(t, narrow.Transport(n), corev1.SchemeGroupVersion, "/api"),
-		Answered: func(string, types.UID, drain.When) {}, IsNode: func(netip.Addr) bool { return false }, Events: &meaningless{}, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
+		Answered: func(string, types.UID, plan.When) {}, IsNode: func(netip.Addr) bool { return false }, Events: &meaningless{}, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
 	}
 	if change != nil {
 		change(&o)
@@ -116,7 +116,7 @@ func (n *network) notifier(t *testing.T, change func(*Options)) *Notifier {
 
 // in is a pod of a namespace that asks for a POST to that path.
 func in(namespace, name, node, path string) *corev1.Pod {
-	pod := podOf(name, drain.NoticeAnnotation, "80/"+path)
+	pod := podOf(name, plan.NoticeAnnotation, "80/"+path)
 	pod.Spec.NodeName = node
 	pod.Namespace, pod.UID, pod.Status.PodIP = namespace, types.UID(namespace+"/"+name), "10.0.0.1"
 	pod.Kind, pod.APIVersion = "Pod", "v1"
@@ -134,19 +134,19 @@ func TestHangingPodsDelayNobody(t *testing.T) {
 		for i := range 20 {
 			now := interrupted(time.Now().Add(2 * time.Minute))
 			now.Node = fmt.Sprint("node-", i)
-			var plan []drain.Decision
+			var decisions []plan.Decision
 			for j := range 100 {
-				plan = append(plan, asks(in("hostile", fmt.Sprint("rank-", i, "-", j), now.Node, "hang"), now.Deadline))
+				decisions = append(decisions, asks(in("hostile", fmt.Sprint("rank-", i, "-", j), now.Node, "hang"), now.Deadline))
 			}
 			for j := range 10 {
-				plan = append(plan, asks(in("slow", fmt.Sprint("rank-", i, "-", j), now.Node, "hang"), now.Deadline))
+				decisions = append(decisions, asks(in("slow", fmt.Sprint("rank-", i, "-", j), now.Node, "hang"), now.Deadline))
 			}
 			for _, namespace := range []string{"slow", "other", "third"} {
 				pod := in(namespace, fmt.Sprint("pod-", i), now.Node, "")
-				plan = append(plan, asks(pod, now.Deadline))
+				decisions = append(decisions, asks(pod, now.Deadline))
 				began[fmt.Sprint(namespace, "/", pod.Name, " ", typeNotice, " ", now.Node)] = time.Now()
 			}
-			notifier.Notify(ctx, now, plan)
+			notifier.Notify(ctx, now, decisions)
 			time.Sleep(500 * time.Millisecond)
 		}
 		time.Sleep(time.Minute)
@@ -177,15 +177,15 @@ func TestHangingAnnotationsDelayNobody(t *testing.T) {
 		notifier := n.notifier(t, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		deadline := time.Now().Add(2 * time.Minute)
-		var plan []drain.Decision
+		var decisions []plan.Decision
 		for i := range 100 {
 			pod := in("hostile", fmt.Sprint("hang-", i), "node-a", "")
-			pod.Annotations[drain.NoticeAnnotation] = drain.NoticeFiles
-			plan = append(plan, asks(pod, deadline))
+			pod.Annotations[plan.NoticeAnnotation] = plan.NoticeFiles
+			decisions = append(decisions, asks(pod, deadline))
 		}
 		pod := in("other", "prompt", "node-a", "")
-		pod.Annotations[drain.NoticeAnnotation] = drain.NoticeFiles
-		notifier.Notify(ctx, interrupted(deadline), append(plan, asks(pod, deadline)))
+		pod.Annotations[plan.NoticeAnnotation] = plan.NoticeFiles
+		notifier.Notify(ctx, interrupted(deadline), append(decisions, asks(pod, deadline)))
 		synctest.Wait()
 		if len(n.notes) != 1 || !strings.HasPrefix(n.notes[0], "prompt ") {
 			t.Errorf("annotated %q, want the other namespace's pod at once", n.notes)
@@ -202,17 +202,17 @@ func TestReplacementReadyComesAfterTheNotice(t *testing.T) {
 		n := &network{at: map[string]time.Time{}, hold: make(chan struct{})}
 		notifier := n.notifier(t, nil)
 		deadline := time.Now().Add(2 * time.Minute)
-		var plan []drain.Decision
+		var decisions []plan.Decision
 		for i := range posts {
-			plan = append(plan, asks(in("shop", fmt.Sprint("hangs-", i), "node-a", "hang"), deadline))
+			decisions = append(decisions, asks(in("shop", fmt.Sprint("hangs-", i), "node-a", "hang"), deadline))
 		}
 		last := asks(in("shop", "last", "node-a", ""), deadline)
-		last.Pod.Annotations[drain.NoticeReplacementAnnotation] = "true"
-		plan = append(plan, last)
+		last.Pod.Annotations[plan.NoticeReplacementAnnotation] = "true"
+		decisions = append(decisions, last)
 		now := interrupted(deadline)
-		notifier.Notify(t.Context(), now, plan)
+		notifier.Notify(t.Context(), now, decisions)
 		now.Ready = true
-		notifier.Notify(t.Context(), now, plan)
+		notifier.Notify(t.Context(), now, decisions)
 		close(n.hold)
 		notifier.Wait()
 		heard := slices.DeleteFunc(n.taken(), func(h string) bool { return !strings.HasPrefix(h, "shop/last ") })
@@ -235,7 +235,7 @@ func TestAnotherEventIsNews(t *testing.T) {
 			now.Record.Event = event
 			now.Deadline = now.Deadline.Add(time.Minute)
 			for range 2 {
-				notifier.Notify(t.Context(), now, []drain.Decision{asks(pod, now.Deadline.Add(-time.Minute))})
+				notifier.Notify(t.Context(), now, []plan.Decision{asks(pod, now.Deadline.Add(-time.Minute))})
 				notifier.Wait()
 			}
 			if diff := cmp.Diff([]string{"shop/rank spot-handler.notice node-a"}, n.taken()); diff != "" {
@@ -252,9 +252,9 @@ func TestGangOnTwoNodes(t *testing.T) {
 		n := &network{at: map[string]time.Time{}}
 		notifier := n.notifier(t, nil)
 		rank := in("shop", "rank-0", "node-a", "")
-		rank.Labels = map[string]string{drain.GangLabel: "g"}
+		rank.Labels = map[string]string{plan.GangLabel: "g"}
 		now := interrupted(time.Now().Add(2 * time.Minute))
-		notifier.Notify(t.Context(), now, []drain.Decision{asks(rank, now.Deadline)})
+		notifier.Notify(t.Context(), now, []plan.Decision{asks(rank, now.Deadline)})
 		notifier.Wait()
 		notifier.Canceled(t.Context(), now, []*corev1.Pod{rank})
 		notifier.Wait()
@@ -274,7 +274,7 @@ func TestNoCancellationToFinishedPods(t *testing.T) {
 		notifier := n.notifier(t, nil)
 		now := interrupted(time.Now().Add(2 * time.Minute))
 		finished, runs := in("shop", "finished", "node-a", ""), in("shop", "runs", "node-a", "")
-		notifier.Notify(t.Context(), now, []drain.Decision{asks(finished, now.Deadline), asks(runs, now.Deadline)})
+		notifier.Notify(t.Context(), now, []plan.Decision{asks(finished, now.Deadline), asks(runs, now.Deadline)})
 		notifier.Wait()
 		n.taken()
 		finished.Status.Phase = corev1.PodSucceeded
@@ -294,11 +294,11 @@ func TestNothingArrivesAfterTheLeaseIsLost(t *testing.T) {
 		notifier := n.notifier(t, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		now := interrupted(time.Now().Add(2 * time.Minute))
-		var plan []drain.Decision
+		var decisions []plan.Decision
 		for i := range 2 * notes {
-			plan = append(plan, asks(in("shop", fmt.Sprint("hang-", i), "node-a", "hang"), now.Deadline))
+			decisions = append(decisions, asks(in("shop", fmt.Sprint("hang-", i), "node-a", "hang"), now.Deadline))
 		}
-		notifier.Notify(ctx, now, plan)
+		notifier.Notify(ctx, now, decisions)
 		synctest.Wait()
 		cancel()
 		notifier.Wait()

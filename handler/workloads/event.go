@@ -6,7 +6,7 @@ import (
 	"net/url"
 	"time"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 )
 
 // The types of our CloudEvents.
@@ -50,7 +50,7 @@ const noReplacement = "None"
 
 // newEvent is the event for a pod of the node. The id is the same whichever process makes the event, so a
 // receiver can tell what it has received before.
-func newEvent(now time.Time, in Interruption, what string, d drain.Decision) cloudEvent {
+func newEvent(now time.Time, in Interruption, what string, d plan.Decision) cloudEvent {
 	pod := d.Pod
 	event := cloudEvent{
 		SpecVersion:     "1.0",
@@ -67,7 +67,7 @@ func newEvent(now time.Time, in Interruption, what string, d drain.Decision) clo
 			Rehearsal:   in.Record.Rehearsed(),
 			Deadline:    in.Deadline.UTC(),
 			EvictBy:     d.At.UTC(),
-			Grace:       int64(drain.Grace(pod).Seconds()),
+			Grace:       int64(plan.Grace(pod).Seconds()),
 			Replacement: cmp.Or(in.Replacement, noReplacement),
 		},
 	}

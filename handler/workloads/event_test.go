@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
 
@@ -22,7 +22,7 @@ func TestEvent(t *testing.T) {
 	in.Replacement = "Requested"
 	risk := interrupted(time.Time{})
 	risk.Record.Kind, risk.Record.Action = interruption.RebalanceRecommendation, ""
-	pod := podOf("a", drain.NoticeAnnotation, "80")
+	pod := podOf("a", plan.NoticeAnnotation, "80")
 	clamped := asks(pod, deadline.Add(-40*time.Second))
 	clamped.Grace = new(int64(7))
 	const head = `{"specversion":"1.0","id":"event-1/uid-a/%s","source":"/spot-handler/nodes/node-a",` +
@@ -31,7 +31,7 @@ func TestEvent(t *testing.T) {
 	for _, tt := range []struct {
 		what     string
 		in       Interruption
-		decision drain.Decision
+		decision plan.Decision
 		id, data string
 	}{
 		{typeNotice, in, asks(pod, deadline.Add(-40*time.Second)), "spot-handler.notice/1767268920/1767268880",

@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
 
@@ -36,8 +36,8 @@ func podOf(name string, annotations ...string) *corev1.Pod {
 	return p
 }
 
-func asks(pod *corev1.Pod, at time.Time) drain.Decision {
-	return drain.Decision{Pod: pod, Notice: pod.Annotations[drain.NoticeAnnotation], At: at}
+func asks(pod *corev1.Pod, at time.Time) plan.Decision {
+	return plan.Decision{Pod: pod, Notice: pod.Annotations[plan.NoticeAnnotation], At: at}
 }
 
 func interrupted(deadline time.Time) Interruption {
@@ -79,7 +79,7 @@ func newNotifier(t *testing.T, change func(*Options)) (*Notifier, *api) {
 		Networks:   []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
 		Pods:       clientOf(t, a),
 		Events:     &meaningless{},
-		Answered:   func(string, types.UID, drain.When) {},
+		Answered:   func(string, types.UID, plan.When) {},
 		IsNode:     func(netip.Addr) bool { return false },
 		Registerer: prometheus.NewRegistry(),
 		Logger:     zerolog.Nop(),

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 )
 
 // A server in a pod answers what it likes. Of that, one of three words counts, or nothing.
@@ -23,8 +23,8 @@ func FuzzAnswer(f *testing.F) {
 		switch {
 		case err != nil && when != "":
 			t.Errorf("%q counts, with the error %v", when, err)
-		case err == nil && when != "" && !slices.Contains(drain.Whens(), when):
-			t.Errorf("%q counts, want one of %q", when, drain.Whens())
+		case err == nil && when != "" && !slices.Contains(plan.Whens(), when):
+			t.Errorf("%q counts, want one of %q", when, plan.Whens())
 		case err == nil && len(text) > longestAnswer:
 			t.Errorf("an answer of %d bytes was read", len(text))
 		}

@@ -10,7 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 )
 
 // What a pod without a server reads: annotations, which a volume of the downward API shows as
@@ -24,16 +24,16 @@ const (
 
 // noted reports whether the pod carries a note, from whomever.
 func noted(pod *corev1.Pod) bool {
-	return pod.Annotations[drain.DeadlineAnnotation] != "" || pod.Annotations[drain.EvictByAnnotation] != ""
+	return pod.Annotations[plan.DeadlineAnnotation] != "" || pod.Annotations[plan.EvictByAnnotation] != ""
 }
 
 // note writes when the pod's node ends and when its eviction begins at the latest, or removes
 // that.
-func (t *Notifier) note(ctx context.Context, what string, deadline time.Time, d drain.Decision) {
+func (t *Notifier) note(ctx context.Context, what string, deadline time.Time, d plan.Decision) {
 	if what == typeCanceled {
 		deadline, d.At = time.Time{}, time.Time{}
 	}
-	want := map[string]any{drain.DeadlineAnnotation: text(deadline), drain.EvictByAnnotation: text(d.At)}
+	want := map[string]any{plan.DeadlineAnnotation: text(deadline), plan.EvictByAnnotation: text(d.At)}
 	changed := what == typeCanceled // what stands there now might be newer than what we have seen
 	for key, value := range want {
 		stands, has := d.Pod.Annotations[key]

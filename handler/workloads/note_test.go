@@ -13,7 +13,7 @@ import (
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 )
 
 type roundTrip func(*http.Request) (*http.Response, error)
@@ -51,8 +51,8 @@ func TestNotesThatFail(t *testing.T) {
 					Registerer: prometheus.NewRegistry(), Logger: zerolog.New(&log).Level(zerolog.WarnLevel),
 				})
 				in := interrupted(time.Now().Add(2 * time.Minute))
-				for _, pod := range []*corev1.Pod{podOf("a", drain.NoticeAnnotation, drain.NoticeFiles), podOf("b", drain.NoticeAnnotation, drain.NoticeFiles)} {
-					notifier.Notify(t.Context(), in, []drain.Decision{asks(pod, in.Deadline)})
+				for _, pod := range []*corev1.Pod{podOf("a", plan.NoticeAnnotation, plan.NoticeFiles), podOf("b", plan.NoticeAnnotation, plan.NoticeFiles)} {
+					notifier.Notify(t.Context(), in, []plan.Decision{asks(pod, in.Deadline)})
 					time.Sleep(time.Minute)
 					synctest.Wait()
 				}

@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 )
 
 const (
@@ -74,9 +74,9 @@ func newClient() *http.Client {
 
 // outcome is what became of a notice.
 type outcome struct {
-	result string     // of spot_handler_workload_notices_total
-	when   drain.When // what the pod has answered; empty if it does not say when it leaves
-	err    error      // for the log
+	result string    // of spot_handler_workload_notices_total
+	when   plan.When // what the pod has answered; empty if it does not say when it leaves
+	err    error     // for the log
 }
 
 // post notifies one pod.
@@ -125,7 +125,7 @@ func (t *Notifier) attempt(ctx context.Context, target *url.URL, body []byte) ou
 }
 
 // parseAnswer reads when a pod wants to leave; an empty answer says nothing about it.
-func parseAnswer(text []byte) (drain.When, error) {
+func parseAnswer(text []byte) (plan.When, error) {
 	if len(text) > longestAnswer {
 		return "", fmt.Errorf("read answer: want at most %d bytes", longestAnswer)
 	}
@@ -133,13 +133,13 @@ func parseAnswer(text []byte) (drain.When, error) {
 		return "", nil
 	}
 	var answer struct {
-		When drain.When `json:"when"`
+		When plan.When `json:"when"`
 	}
 	if err := json.Unmarshal(text, &answer); err != nil {
 		return "", errors.New("read answer: no JSON object")
 	}
-	if answer.When != "" && !slices.Contains(drain.Whens(), answer.When) {
-		return "", fmt.Errorf("read answer: when is %.40q, want one of %q", answer.When, drain.Whens())
+	if answer.When != "" && !slices.Contains(plan.Whens(), answer.When) {
+		return "", fmt.Errorf("read answer: when is %.40q, want one of %q", answer.When, plan.Whens())
 	}
 	return answer.When, nil
 }

@@ -15,7 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 )
 
 // Whatever a pod answers, two attempts suffice, and only a valid answer counts.
@@ -27,20 +27,20 @@ func TestAnswers(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		handler  http.HandlerFunc
-		when     drain.When
+		when     plan.When
 		result   string
 		attempts int
 	}{
 		"nothing":         {say(204, ""), "", resultDelivered, 1},
 		"white space":     {say(200, " \n"), "", resultDelivered, 1},
 		"an empty object": {say(200, "{}"), "", resultDelivered, 1},
-		"now":             {say(200, `{"when":"now"}`), drain.WhenNow, resultAnswered, 1},
-		"hold":            {say(202, `{"when":"hold","why":"busy"}`), drain.WhenHold, resultAnswered, 1},
-		"last":            {say(200, `{"when": "last"}`), drain.WhenLast, resultAnswered, 1},
+		"now":             {say(200, `{"when":"now"}`), plan.WhenNow, resultAnswered, 1},
+		"hold":            {say(202, `{"when":"hold","why":"busy"}`), plan.WhenHold, resultAnswered, 1},
+		"last":            {say(200, `{"when": "last"}`), plan.WhenLast, resultAnswered, 1},
 		"another word":    {say(200, `{"when":"never"}`), "", resultUnusable, 1},
 		"no JSON":         {say(200, `OK`), "", resultUnusable, 1},
 		"two answers":     {say(200, `{"when":"now"}{"when":"last"}`), "", resultUnusable, 1},
-		"4 KiB":           {say(200, `{"when":"now"}`+strings.Repeat(" ", longestAnswer-len(`{"when":"now"}`))), drain.WhenNow, resultAnswered, 1},
+		"4 KiB":           {say(200, `{"when":"now"}`+strings.Repeat(" ", longestAnswer-len(`{"when":"now"}`))), plan.WhenNow, resultAnswered, 1},
 		"a byte more":     {say(200, `{"when":"now"}`+strings.Repeat(" ", longestAnswer+1-len(`{"when":"now"}`))), "", resultUnusable, 1},
 		"a megabyte":      {say(200, `{"when":"now"}`+strings.Repeat(" ", 1<<20)), "", resultUnusable, 1},
 		"not found":       {say(404, `{"when":"now"}`), "", resultRefused, 1},
@@ -186,7 +186,7 @@ func TestAddressesOfServices(t *testing.T) {
 		}
 		pod := in("shop", "a", "node-a", "")
 		pod.Status.PodIP = "10.0.0.1"
-		notifier.Notify(t.Context(), interrupted(time.Now().Add(time.Minute)), []drain.Decision{asks(pod, time.Now())})
+		notifier.Notify(t.Context(), interrupted(time.Now().Add(time.Minute)), []plan.Decision{asks(pod, time.Now())})
 		notifier.Wait()
 		if heard := n.taken(); len(heard) > 0 {
 			t.Errorf("a Service has got %q", heard)

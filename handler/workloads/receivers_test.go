@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 )
 
 // The receivers of the manual receive a notice, and their answers are understood.
@@ -33,7 +33,7 @@ func TestReceiversOfTheManual(t *testing.T) {
 			t.Fatal(err)
 		}
 		out := start(t, dir, []string{"python3", "receiver.py"})
-		if when, result := tell(t, address); when != drain.WhenHold || result != resultAnswered {
+		if when, result := tell(t, address); when != plan.WhenHold || result != resultAnswered {
 			t.Errorf("%q, %s", when, result)
 		}
 		if line := <-out; !strings.Contains(line, typeNotice) {
@@ -74,7 +74,7 @@ func example(t *testing.T, page, heading, language string) string {
 }
 
 // tell gives a notice to a receiver as soon as it listens, and returns what that answers.
-func tell(t *testing.T, address string) (drain.When, string) {
+func tell(t *testing.T, address string) (plan.When, string) {
 	t.Helper()
 	notifier, _ := newNotifier(t, nil)
 	body, err := json.Marshal(newEvent(time.Now(), interrupted(time.Now().Add(2*time.Minute)), typeNotice, asks(podOf("a"), time.Now().Add(time.Minute))))

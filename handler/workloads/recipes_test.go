@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 )
 
 // recipe runs the Python of a recipe, followed by more, with the stand-ins in place of what they
@@ -98,13 +98,13 @@ func TestRecipeForGitHubsRunners(t *testing.T) {
 	job := t.TempDir()
 	local := strings.NewReplacer("/run/job", job)
 	address, _ := recipe(t, "## GitHub's runners", "", local)
-	if when, _ := tell(t, address); when != drain.WhenNow {
+	if when, _ := tell(t, address); when != plan.WhenNow {
 		t.Errorf("%q without a job", when)
 	}
 	hook := local.Replace(example(t, "recipes.md", "## GitHub's runners", "sh"))
 	for range start(t, job, []string{"sh", "-e", "-c", hook}) { // until it has ended
 	}
-	if when, _ := tell(t, address); when != drain.WhenLast {
+	if when, _ := tell(t, address); when != plan.WhenLast {
 		t.Errorf("%q with a job", when)
 	}
 }
@@ -123,10 +123,10 @@ func TestRecipeForGitLabsRunners(t *testing.T) {
 	address, _ := recipe(t, "## GitHub's runners", "", strings.NewReplacer("import os\n", jobs, `os.path.exists("/run/job/busy")`, "jobs()"))
 	const head = "# HELP gitlab_runner_jobs The current number of running builds.\n# TYPE gitlab_runner_jobs gauge\n"
 	const other = "gitlab_runner_jobs_total{runner=\"a1\"} 7\ngitlab_runner_concurrent 10\n"
-	for text, want := range map[string]drain.When{
-		other: drain.WhenNow,
-		head + `gitlab_runner_jobs{executor_stage="docker_run",runner="a1",stage="step_script",state="running"} 0` + "\n" + other: drain.WhenNow,
-		head + `gitlab_runner_jobs{executor_stage="docker_run",runner="a1",stage="step_script",state="running"} 1` + "\n" + other: drain.WhenLast,
+	for text, want := range map[string]plan.When{
+		other: plan.WhenNow,
+		head + `gitlab_runner_jobs{executor_stage="docker_run",runner="a1",stage="step_script",state="running"} 0` + "\n" + other: plan.WhenNow,
+		head + `gitlab_runner_jobs{executor_stage="docker_run",runner="a1",stage="step_script",state="running"} 1` + "\n" + other: plan.WhenLast,
 	} {
 		metrics <- text
 		if when, _ := tell(t, address); when != want {

@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"spot-handler/drain"
+	"spot-handler/drain/plan"
 )
 
 // receivers answer by the path that a pod asks to be notified at.
@@ -199,7 +200,7 @@ func drainCrowd(t *testing.T, ask bool) (found drained) {
 				pod.Kind, pod.APIVersion, pod.Status.Phase, pod.Status.PodIP = "Pod", "v1", corev1.PodRunning, "10.0.0.1"
 				pod.Spec.TerminationGracePeriodSeconds = new(graceOfPod(i))
 				if ask && kind != "silent" {
-					pod.Annotations[drain.NoticeAnnotation] = "80/" + kind
+					pod.Annotations[plan.NoticeAnnotation] = "80/" + kind
 				}
 				api.pods[name], number[name] = pod, i
 			}
@@ -212,7 +213,7 @@ func drainCrowd(t *testing.T, ask bool) (found drained) {
 		wake := make(chan struct{}, 1)
 		drainer := drain.New(drain.Options{
 			Pods: pods, Budgets: clientThrough(t, api, policyv1.SchemeGroupVersion, "/apis"), Dynamic: objects,
-			Policy: drain.Policy{Strategy: drain.Hold, Margin: 10 * time.Second}, Events: forgiving{},
+			Policy: plan.Policy{Strategy: plan.StrategyHold, Margin: 10 * time.Second}, Events: forgiving{},
 			Notify: func(string) {
 				select {
 				case wake <- struct{}{}:
@@ -231,7 +232,7 @@ func drainCrowd(t *testing.T, ask bool) (found drained) {
 		})
 		notifier.client = &http.Client{Transport: all}
 
-		in := drain.Interruption{Taint: corev1.Taint{Key: "x"}, Deadline: deadline, Capacity: drain.PendingCapacity}
+		in := plan.NodeState{Taint: corev1.Taint{Key: "x"}, Deadline: deadline, Capacity: plan.PendingCapacity}
 		for ended := false; !ended; {
 			next := time.NewTimer(5 * time.Minute)
 			if view, ok := drainer.Look(t.Context(), "node-a", in); ok {
@@ -245,7 +246,7 @@ func drainCrowd(t *testing.T, ask bool) (found drained) {
 				if took := time.Since(before); took > 0 {
 					t.Errorf("the drain has waited %s for pods to be notified", took)
 				}
-				status, _ := drainer.Drain(t.Context(), "node-a", in, drain.View{})
+				status, _ := drainer.Drain(t.Context(), "node-a", in, plan.View{})
 				if ended = status.Moved && status.Total > 0; !status.Next.IsZero() {
 					next.Reset(time.Until(status.Next))
 				}

@@ -9,7 +9,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 )
 
 // Whoever may write records can write a year that has no form in JSON once the grace period is taken
@@ -22,7 +22,7 @@ func TestNoticeThatCannotBeWritten(t *testing.T) {
 	_, port, _ := strings.Cut(strings.TrimPrefix(server.URL, "http://"), ":")
 	notifier, _ := newNotifier(t, nil)
 	early := time.Date(-1, 12, 31, 0, 0, 0, 0, time.UTC)
-	notifier.Notify(t.Context(), interrupted(early.Add(time.Hour)), []drain.Decision{asks(podOf("a", drain.NoticeAnnotation, port), early)})
+	notifier.Notify(t.Context(), interrupted(early.Add(time.Hour)), []plan.Decision{asks(podOf("a", plan.NoticeAnnotation, port), early)})
 	eventually(t, "count of the notice", func() bool {
 		var count dto.Metric
 		return notifier.results.WithLabelValues(resultInvalid).Write(&count) == nil && count.GetCounter().GetValue() == 1

@@ -26,8 +26,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"spot-handler/drain"
 	"spot-handler/drain/fair"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/readcache"
 )
@@ -46,7 +46,7 @@ type Options struct {
 	// Pods is the REST client of core/v1.
 	Pods rest.Interface
 	// Answered is called with what a pod has answered. It must not block.
-	Answered func(node string, pod types.UID, when drain.When)
+	Answered func(node string, pod types.UID, when plan.When)
 	Events   Events
 
 	UserAgent  string
@@ -141,12 +141,12 @@ const shift = 5 * time.Second
 // Notify notifies the pods of a plan of what they have not been notified of yet. It may be called at any time,
 // and returns at once. What has not been sent when ctx ends is dropped: by then another process
 // might have taken it back.
-func (t *Notifier) Notify(ctx context.Context, in Interruption, plan []drain.Decision) {
+func (t *Notifier) Notify(ctx context.Context, in Interruption, decisions []plan.Decision) {
 	if !t.opts.On {
 		return
 	}
-	for _, d := range plan {
-		if d.Notice == "" || d.Notice != drain.NoticeFiles && d.Pod.Status.PodIP == "" { // it is starting
+	for _, d := range decisions {
+		if d.Notice == "" || d.Notice != plan.NoticeFiles && d.Pod.Status.PodIP == "" { // it is starting
 			continue
 		}
 		if what := t.news(in, d); what != "" {
@@ -156,7 +156,7 @@ func (t *Notifier) Notify(ctx context.Context, in Interruption, plan []drain.Dec
 }
 
 // news is what the pod has to be notified of, or empty; it is taken as notified from then on.
-func (t *Notifier) news(in Interruption, d drain.Decision) string {
+func (t *Notifier) news(in Interruption, d plan.Decision) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	pods := t.byNode[in.Node]
@@ -171,7 +171,7 @@ func (t *Notifier) news(in Interruption, d drain.Decision) string {
 		pods[d.Pod.UID] = was
 	case was.outdated(in, d.At):
 		what = typeNotice
-	case in.Ready && !was.ready && d.Pod.Annotations[drain.NoticeReplacementAnnotation] == "true":
+	case in.Ready && !was.ready && d.Pod.Annotations[plan.NoticeReplacementAnnotation] == "true":
 		what = typeReplacementReady
 	default:
 		return ""
@@ -197,8 +197,8 @@ func (t *Notifier) Canceled(ctx context.Context, in Interruption, pods []*corev1
 	t.Forget(in.Node)
 	for _, pod := range pods {
 		_, here := known[pod.UID]
-		if pod.DeletionTimestamp == nil && !drain.Finished(pod) && (here || noted(pod)) {
-			t.notify(ctx, in, typeCanceled, drain.Decision{Pod: pod, Notice: pod.Annotations[drain.NoticeAnnotation]})
+		if pod.DeletionTimestamp == nil && !plan.Finished(pod) && (here || noted(pod)) {
+			t.notify(ctx, in, typeCanceled, plan.Decision{Pod: pod, Notice: pod.Annotations[plan.NoticeAnnotation]})
 		}
 	}
 }
@@ -210,25 +210,25 @@ func (t *Notifier) Forget(node string) {
 	delete(t.byNode, node)
 }
 
-func (t *Notifier) notify(ctx context.Context, in Interruption, what string, d drain.Decision) {
+func (t *Notifier) notify(ctx context.Context, in Interruption, what string, d plan.Decision) {
 	t.notes.Do(ctx, fair.Task{
 		Tenant: d.Pod.Namespace,
 		Who:    d.Pod.UID,
 		Run:    func() { t.note(ctx, what, in.Deadline, d) },
 	})
-	if d.Notice == drain.NoticeFiles {
+	if d.Notice == plan.NoticeFiles {
 		return
 	}
 	if err := t.send(ctx, in, what, d); err != nil && what == typeNotice {
-		t.opts.Events.AnnotationMeaningless(in.Node, d.Pod, drain.NoticeAnnotation+": "+err.Error(), false)
+		t.opts.Events.AnnotationMeaningless(in.Node, d.Pod, plan.NoticeAnnotation+": "+err.Error(), false)
 	}
 }
 
 // send has a pod notified soon, if it has an address where it can be. Of what waits for the pod, a
 // cancellation takes the place of all, and any other that of its own type.
-func (t *Notifier) send(ctx context.Context, in Interruption, what string, d drain.Decision) error {
+func (t *Notifier) send(ctx context.Context, in Interruption, what string, d plan.Decision) error {
 	pod := d.Pod
-	target, err := t.target(pod, pod.Annotations[drain.NoticeAnnotation])
+	target, err := t.target(pod, pod.Annotations[plan.NoticeAnnotation])
 	if err != nil {
 		t.results.WithLabelValues(resultInvalid).Inc()
 		t.log(in, pod).Err(err).Msg("workload is not notified")
@@ -259,7 +259,7 @@ func (t *Notifier) send(ctx context.Context, in Interruption, what string, d dra
 }
 
 // deliver posts the notice that has waited for its place since then.
-func (t *Notifier) deliver(ctx context.Context, in Interruption, what string, d drain.Decision, target *url.URL, since time.Time) outcome {
+func (t *Notifier) deliver(ctx context.Context, in Interruption, what string, d plan.Decision, target *url.URL, since time.Time) outcome {
 	now := time.Now()
 	if now.Sub(since) > longestWait {
 		return outcome{result: resultDropped, err: fmt.Errorf("it has waited for its place for longer than %s", longestWait)}

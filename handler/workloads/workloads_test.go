@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 )
 
 // A pod is notified once, and again only when its time gets shorter, or, if it asks, when its new
@@ -24,7 +24,7 @@ func TestNews(t *testing.T) {
 	deadline := noon.Add(2 * time.Minute)
 	at := deadline.Add(-40 * time.Second)
 	notifier, _ := newNotifier(t, nil)
-	a, b := podOf("a", drain.NoticeAnnotation, "80"), podOf("b", drain.NoticeAnnotation, "80", drain.NoticeReplacementAnnotation, "true")
+	a, b := podOf("a", plan.NoticeAnnotation, "80"), podOf("b", plan.NoticeAnnotation, "80", plan.NoticeReplacementAnnotation, "true")
 	in := interrupted(time.Time{})
 	for i, step := range []struct {
 		change func()
@@ -71,18 +71,18 @@ func TestNotifyAndCancel(t *testing.T) {
 	port := server.URL[strings.LastIndexByte(server.URL, ':')+1:]
 	answers := make(chan string, 10)
 	notifier, api := newNotifier(t, func(o *Options) {
-		o.Answered = func(node string, pod types.UID, when drain.When) {
+		o.Answered = func(node string, pod types.UID, when plan.When) {
 			answers <- node + " " + string(pod) + " " + string(when)
 		}
 	})
 	deadline := noon.Add(2 * time.Minute)
 	in := interrupted(deadline)
-	a, files := podOf("a", drain.NoticeAnnotation, port+"/bye"), podOf("files", drain.NoticeAnnotation, drain.NoticeFiles)
+	a, files := podOf("a", plan.NoticeAnnotation, port+"/bye"), podOf("files", plan.NoticeAnnotation, plan.NoticeFiles)
 	silent := podOf("silent")
-	wrong := podOf("wrong", drain.NoticeAnnotation, "http")
-	plan := []drain.Decision{asks(a, deadline.Add(-40*time.Second)), asks(files, time.Time{}), asks(silent, noon), asks(wrong, noon)}
+	wrong := podOf("wrong", plan.NoticeAnnotation, "http")
+	decisions := []plan.Decision{asks(a, deadline.Add(-40*time.Second)), asks(files, time.Time{}), asks(silent, noon), asks(wrong, noon)}
 	for range 3 {
-		notifier.Notify(t.Context(), in, plan)
+		notifier.Notify(t.Context(), in, decisions)
 	}
 	if got, want := <-answers, "node-a uid-a last"; got != want {
 		t.Errorf("answer %q, want %q", got, want)
@@ -101,7 +101,7 @@ func TestNotifyAndCancel(t *testing.T) {
 	}
 
 	another, apiOfAnother := newNotifier(t, nil) // has notified nobody
-	a.Annotations[drain.DeadlineAnnotation] = "2026-01-01T12:02:00Z"
+	a.Annotations[plan.DeadlineAnnotation] = "2026-01-01T12:02:00Z"
 	another.Canceled(t.Context(), in, []*corev1.Pod{a, files, silent})
 	eventually(t, "removal of annotations", func() bool { return len(apiOfAnother.taken()) == 1 })
 	if want := `/api/v1/namespaces/shop/pods/a {"metadata":{"annotations":{"spot-handler/deadline":null,"spot-handler/evict-by":null},"uid":"uid-a"}}`; apiOfAnother.taken()[0] != want {

@@ -11,7 +11,7 @@ import (
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/provisioner/room"
 )
@@ -139,7 +139,7 @@ func (s *shape) requireAnyTerm(pod *corev1.Pod) (needed []requirement, reason st
 	for _, term := range terms {
 		trial := *s
 		trial.needed = slices.Clone(s.needed)
-		termReason := trial.requireTerm(term, drain.IsDaemon(pod))
+		termReason := trial.requireTerm(term, plan.IsDaemon(pod))
 		if termReason == "" {
 			return trial.needed, ""
 		}

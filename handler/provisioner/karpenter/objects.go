@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/provisioner"
 )
 
@@ -24,7 +24,7 @@ const (
 	nodePoolLabel         = "karpenter.sh/nodepool"
 	capacityTypeLabel     = "karpenter.sh/capacity-type"
 	disruptedTaint        = "karpenter.sh/disrupted"
-	doNotDisrupt          = drain.DoNotDisrupt
+	doNotDisrupt          = plan.DoNotDisrupt
 	hashAnnotation        = "karpenter.sh/nodepool-hash"
 	hashVersionAnnotation = "karpenter.sh/nodepool-hash-version"
 	unregisteredTaint     = "karpenter.sh/unregistered"

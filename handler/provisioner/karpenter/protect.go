@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
@@ -133,7 +133,7 @@ func (k *keeper) pods(ctx context.Context, claim *Claim, version string) (int, e
 	n := 0
 	for i := range list.Items {
 		pod := &list.Items[i]
-		if !drain.Finished(pod) && !drain.IsDaemon(pod) && pod.Annotations[corev1.MirrorPodAnnotationKey] == "" {
+		if !plan.Finished(pod) && !plan.IsDaemon(pod) && pod.Annotations[corev1.MirrorPodAnnotationKey] == "" {
 			n++
 		}
 	}

@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"spot-handler/drain"
 	"spot-handler/drain/narrow"
+	"spot-handler/drain/plan"
 )
 
 var (
@@ -104,7 +104,7 @@ func (b *Backend) stranded(ctx context.Context, pods []*corev1.Pod) ([]*corev1.P
 	budgets := map[string][]*policyv1.PodDisruptionBudget{}
 	var stranded []*corev1.Pod
 	for _, pod := range pods {
-		_, active := drain.DoNotDisruptActive(pod, time.Now())
+		_, active := plan.DoNotDisruptActive(pod, time.Now())
 		list, known := budgets[pod.Namespace]
 		if !known && !active {
 			var err error
@@ -158,7 +158,7 @@ func (b *Backend) readBudgets(ctx context.Context, namespace string) ([]*policyv
 // API refuses a pod with two budgets.
 func blockedFor(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget) bool {
 	matching, blocking := 0, false
-	_, ready := drain.Ready(pod)
+	_, ready := plan.Ready(pod)
 	for _, budget := range budgets {
 		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
 		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {

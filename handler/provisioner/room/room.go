@@ -27,7 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/provisioner"
 )
 
@@ -196,7 +196,7 @@ func (r *Room) check(ctx context.Context) error {
 		r.read(ctx, &r.checking, func(ctx context.Context) (func(), error) {
 			unplaced := map[types.UID]string{} // by owner
 			err := r.opts.eachPod(ctx, "spec.nodeName=", func(pod *corev1.Pod) {
-				if owner := metav1.GetControllerOf(pod); owner != nil && drain.Unschedulable(pod) {
+				if owner := metav1.GetControllerOf(pod); owner != nil && plan.Unschedulable(pod) {
 					unplaced[owner.UID] = pod.Namespace + "/" + pod.Name
 				}
 			})

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
@@ -183,7 +183,7 @@ func TestAsTheSchedulerWould(t *testing.T) {
 			r := room(&cluster{nodes: []corev1.Node{*gone, tt.node}, pods: append(tt.others, tt.moving...)})
 			var moving []*corev1.Pod
 			for i := range tt.moving {
-				moving = append(moving, drain.Lean(&tt.moving[i])) // as the daemon has them
+				moving = append(moving, plan.Lean(&tt.moving[i])) // as the daemon has them
 			}
 			fit, err := r.Fit(t.Context(), gone, moving)
 			if err != nil || !fit.Known || (fit.Against == "") != (tt.why == "") || !strings.Contains(fit.Against, tt.why) {

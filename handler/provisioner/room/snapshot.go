@@ -14,7 +14,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/drain/rewatch"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
@@ -249,7 +249,7 @@ func (f *free) suits(pod *corev1.Pod, affinity nodeaffinity.RequiredNodeAffinity
 		return false
 	}
 	zone := corev1.LabelTopologyZone
-	return !drain.HasVolumes(pod) || from != nil && from.Labels[zone] != "" && f.node.Labels[zone] == from.Labels[zone]
+	return !plan.HasVolumes(pod) || from != nil && from.Labels[zone] != "" && f.node.Labels[zone] == from.Labels[zone]
 }
 
 // Suits says of nodes whether the pod may run there, as far as their taints, the pod's node selector

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 )
 
 // of are n pods of a workload that lack nothing.
@@ -173,7 +173,7 @@ func TestChecks(t *testing.T) {
 			Nodes: nodesWith(2, nil), Pods: of("deployment/web", 4, spread), Replicas: map[Owned]int{{"shop", "deployment/web"}: 4},
 		}, []string{"SH111 deployment/web 4"}},
 		"never to be disrupted": {Snapshot{
-			Deployments: surges, Pods: of("deployment/web", 2, func(p *Pod) { p.Annotations, p.Surges = map[string]string{drain.DoNotDisrupt: "true"}, false }),
+			Deployments: surges, Pods: of("deployment/web", 2, func(p *Pod) { p.Annotations, p.Surges = map[string]string{plan.DoNotDisrupt: "true"}, false }),
 		}, []string{"SH112 deployment/web 2"}},
 		"the worst first, then the most pods": {Snapshot{
 			Deployments: map[Owned]*Deployment{{"shop", "deployment/web"}: {Replicas: 9, Refuses: "has maxSurge 0"}},

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"spot-handler/cmd/spot-handler/internal/console"
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 )
 
 // Pod is one that an interruption would have to move.
@@ -35,7 +35,7 @@ type Pod struct {
 // ownerOf names what has made the pod, as kubectl does. Owner references and annotations hold any
 // text: where that can be the name of no object, the pod counts as one that nobody has made.
 func ownerOf(pod *corev1.Pod) Owned {
-	kind, name := drain.WorkloadOf(pod)
+	kind, name := plan.WorkloadOf(pod)
 	kind = strings.ToLower(kind)
 	if len(validation.IsDNS1035Label(kind)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
 		kind, name = "pod", pod.Name
@@ -44,7 +44,7 @@ func ownerOf(pod *corev1.Pod) Owned {
 }
 
 // grace is how long it asks to have to end: a day stands for longer.
-func (p *Pod) grace() time.Duration { return min(drain.Grace(p.Pod), 24*time.Hour) }
+func (p *Pod) grace() time.Duration { return min(plan.Grace(p.Pod), 24*time.Hour) }
 
 // blanket is the place of the toleration of everything in its list of tolerations; none is -1.
 func (p *Pod) blanket() int {
@@ -55,22 +55,22 @@ func (p *Pod) blanket() int {
 
 // stays is the annotation by which it asks for good not to be disrupted, or empty.
 func (p *Pod) stays(now time.Time) string {
-	until, stays := drain.DoNotDisruptActive(p.Pod, now)
+	until, stays := plan.DoNotDisruptActive(p.Pod, now)
 	switch {
 	case p.Owner.isJob(): // it ends by itself
 		return ""
 	case stays && until.IsZero():
-		return drain.DoNotDisrupt
-	case p.Annotations[drain.SafeToEvict] == "false":
-		return drain.SafeToEvict
+		return plan.DoNotDisrupt
+	case p.Annotations[plan.SafeToEvict] == "false":
+		return plan.SafeToEvict
 	}
 	return ""
 }
 
 // noSurge is why its replacement pod is not made before it leaves, where no other check says it.
 func (p *Pod) noSurge(now time.Time) string {
-	_, stays := drain.DoNotDisruptActive(p.Pod, now)
-	asksFor := p.Annotations[drain.WhenAnnotation] != "" // its owner knows what that costs
+	_, stays := plan.DoNotDisruptActive(p.Pod, now)
+	asksFor := p.Annotations[plan.WhenAnnotation] != "" // its owner knows what that costs
 	if stays || asksFor || p.Surges || p.Owner.isJob() || p.blanket() >= 0 || p.stays(now) != "" {
 		return ""
 	}
@@ -259,7 +259,7 @@ const hashLabel = "pod-template-hash"
 // budgetsThatSelectByHash: the budget would cover other pods once some are surged, so none is.
 func budgetsThatSelectByHash(s Snapshot, b budget) []Finding {
 	held := slices.DeleteFunc(slices.Clone(s.in[b.Namespace]), func(p *Pod) bool {
-		return !p.Surges || p.Labels[hashLabel] == "" || !drain.LosesSurged(b.PodDisruptionBudget, p.Labels)
+		return !p.Surges || p.Labels[hashLabel] == "" || !plan.LosesSurged(b.PodDisruptionBudget, p.Labels)
 	})
 	if len(held) == 0 {
 		return nil
@@ -283,7 +283,7 @@ func (b budget) withoutHash() string {
 	return b.object().kubectl("patch", "--type=json", "-p", fmt.Sprintf(`[{"op":"replace","path":"/spec/selector","value":%s}]`, asJSON(rest)))
 }
 
-func isHash(key string) bool { return key == hashLabel || key == drain.SurgedLabel }
+func isHash(key string) bool { return key == hashLabel || key == plan.SurgedLabel }
 
 // owners names the workloads of pods.
 func owners(list []*Pod) string {

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 )
 
 func TestOwnersOfPods(t *testing.T) {
@@ -78,9 +78,9 @@ func TestPods(t *testing.T) {
 		"sleep in a shell":         {command("/bin/sh", "-c", "sleep 9; nginx -s quit"), func(p Pod) bool { return p.sleep() == 9*time.Second }},
 		"sleep with a unit":        {command("sleep", "9s"), func(p Pod) bool { return p.sleep() == 9*time.Second }},
 		"no sleep":                 {command("/bin/oversleep", "9"), func(p Pod) bool { return p.sleep() == 0 }},
-		"for good":                 {annotated(drain.DoNotDisrupt, "true"), func(p Pod) bool { return p.stays(now) == drain.DoNotDisrupt && p.noSurge(now) == "" }},
-		"for a while":              {annotated(drain.DoNotDisrupt, "4h"), func(p Pod) bool { return p.stays(now) == "" && p.noSurge(now) == "" }},
-		"not for the autoscaler":   {annotated(drain.SafeToEvict, "false"), func(p Pod) bool { return p.stays(now) == drain.SafeToEvict }},
+		"for good":                 {annotated(plan.DoNotDisrupt, "true"), func(p Pod) bool { return p.stays(now) == plan.DoNotDisrupt && p.noSurge(now) == "" }},
+		"for a while":              {annotated(plan.DoNotDisrupt, "4h"), func(p Pod) bool { return p.stays(now) == "" && p.noSurge(now) == "" }},
+		"not for the autoscaler":   {annotated(plan.SafeToEvict, "false"), func(p Pod) bool { return p.stays(now) == plan.SafeToEvict }},
 		"everything":               {tolerates(corev1.Toleration{Key: "a"}, everything), func(p Pod) bool { return p.blanket() == 1 && p.noSurge(now) == "" }},
 		"everything but NoExecute": {tolerates(corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}), func(p Pod) bool { return p.blanket() == 0 }},
 		"all that evicts":          {tolerates(corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}), func(p Pod) bool { return p.blanket() == -1 }},
@@ -105,7 +105,7 @@ func TestPods(t *testing.T) {
 			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 		}
 		tt.change(pod)
-		_, ready := drain.Ready(pod)
+		_, ready := plan.Ready(pod)
 		if got := (Pod{Pod: pod, Owner: ownerOf(pod), Surges: !ready, NoSurge: "why"}); !tt.ok(got) {
 			t.Errorf("%s: %+v", name, got)
 		}
@@ -136,8 +136,8 @@ func FuzzOwner(f *testing.F) {
 	f.Add("ReplicaSet", "web-abc", "abc", `{"replicaSet":"'; touch owned;'-abc"}`)
 	f.Fuzz(func(t *testing.T, kind, name, hash, surged string) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "shop", Name: "web-1", Labels: map[string]string{hashLabel: hash, drain.SurgedLabel: hash},
-			Annotations:     map[string]string{drain.SurgedAnnotation: surged},
+			Namespace: "shop", Name: "web-1", Labels: map[string]string{hashLabel: hash, plan.SurgedLabel: hash},
+			Annotations:     map[string]string{plan.SurgedAnnotation: surged},
 			OwnerReferences: []metav1.OwnerReference{{Kind: kind, Name: name, Controller: new(true)}},
 		}}
 		command := ownerOf(pod).kubectl("patch", "-p", "it")

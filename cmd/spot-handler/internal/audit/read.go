@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"spot-handler/cmd/spot-handler/internal/cluster"
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
@@ -53,17 +53,17 @@ func NewSnapshot(c cluster.Cluster, o Options) Snapshot {
 		}
 		safe[n.Name] = !atRisk(n)
 	}
-	around := drain.Situation{
-		Interruption: drain.Interruption{Taint: marks.Taint(interruption.Record{Kind: interruption.SpotInterruption}), Deadline: c.At.Add(interruption.SpotNotice - arrival)}, // without a deadline, some would stay
-		Policy:       drain.Policy{Strategy: drain.Surge, Margin: o.Margin},
-		Shared:       c.Shared, Surroundings: c.Surroundings, Workloads: map[types.NamespacedName]drain.Workload{},
+	around := plan.Situation{
+		NodeState: plan.NodeState{Taint: marks.Taint(interruption.Record{Kind: interruption.SpotInterruption}), Deadline: c.At.Add(interruption.SpotNotice - arrival)}, // without a deadline, some would stay
+		Policy:    plan.Policy{Strategy: plan.StrategySurge, Margin: o.Margin},
+		Shared:    c.Shared, Constraints: c.Constraints, Deployments: map[types.NamespacedName]plan.DeploymentState{},
 	}
 	if c.Deployments != nil {
 		s.Deployments = map[Owned]*Deployment{}
 	}
 	for name, d := range c.Deployments {
 		if w, err := d.Specified(); err == nil {
-			around.Workloads[name] = w
+			around.Deployments[name] = w
 			s.Deployments[Owned{name.Namespace, "deployment/" + name.Name}] = &Deployment{Replicas: d.Replicas(), MinReady: int(d.Spec.MinReadySeconds), Refuses: w.Refuses}
 		}
 	}
@@ -78,15 +78,15 @@ func NewSnapshot(c cluster.Cluster, o Options) Snapshot {
 			continue
 		}
 		theirs[pod.Spec.NodeName] = append(theirs[pod.Spec.NodeName], pod)
-		if name := drain.DeploymentOf(pod); s.Deployments != nil && around.Workloads[name].Selector == nil {
-			around.Workloads[name] = drain.Workload{} // there is none of that name
+		if name := plan.DeploymentOf(pod); s.Deployments != nil && around.Deployments[name].Selector == nil {
+			around.Deployments[name] = plan.DeploymentState{} // there is none of that name
 		}
 	}
 	for _, node := range slices.Sorted(maps.Keys(theirs)) {
 		around.Pods = theirs[node]
-		for _, d := range drain.Plan(c.At, around) {
+		for _, d := range plan.Plan(c.At, around) {
 			if d.Moves() {
-				_, ready := drain.Ready(d.Pod)
+				_, ready := plan.Ready(d.Pod)
 				s.Pods = append(s.Pods, Pod{d.Pod, ownerOf(d.Pod), d.Surge || !ready, d.NoSurge, c.ZoneOf(d.Pod)})
 			}
 		}

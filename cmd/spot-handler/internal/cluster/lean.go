@@ -11,17 +11,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
 
 // lean is what drains keep of a pod, and what besides a forecast plays and audit checks; nil if the
 // pod has finished.
 func lean(pod *corev1.Pod) *corev1.Pod {
-	if drain.Finished(pod) {
+	if plan.Finished(pod) {
 		return nil
 	}
-	slim := drain.Lean(pod)
+	slim := plan.Lean(pod)
 	slim.GenerateName, slim.Spec.Priority, slim.Spec.ReadinessGates = pod.GenerateName, pod.Spec.Priority, pod.Spec.ReadinessGates
 	for i, c := range slim.Status.Conditions {
 		at := slices.IndexFunc(pod.Status.Conditions, func(o corev1.PodCondition) bool { return o.Type == c.Type })

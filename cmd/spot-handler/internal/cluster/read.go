@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,9 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"golang.org/x/sync/errgroup"
-
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 )
 
 // Cluster is what was read. Nothing of it is changed.
@@ -34,11 +33,11 @@ type Cluster struct {
 	Pods    []*corev1.Pod
 	Budgets []*policyv1.PodDisruptionBudget
 	// Deployments, by name; one that is missing does not exist. They are nil if they could not be read.
-	Deployments map[types.NamespacedName]*drain.Deployment
+	Deployments map[types.NamespacedName]*plan.Deployment
 	// Owners are the controllers of pods other than a Deployment's ReplicaSets, by UID.
 	Owners map[types.UID]Owner
-	// Surroundings are those of each namespace.
-	Surroundings map[string]drain.Surroundings
+	// Constraints are those of each namespace.
+	Constraints map[string]plan.NamespaceConstraints
 	// Shared are the PersistentVolumeClaims that several nodes can use at the same time.
 	Shared map[types.NamespacedName]bool
 	// Zones are those of the volumes of claims that are bound to one.
@@ -46,7 +45,7 @@ type Cluster struct {
 	// Attached is how many volumes each node has to let go of.
 	Attached map[string]int
 	// Namespaces are what namespaces ask for their pods.
-	Namespaces map[string]drain.Preferences
+	Namespaces map[string]plan.Preferences
 	// Unread is what could not be read.
 	Unread []string
 	// Idle are the labels that pods of Deployments and StatefulSets without any would have, by
@@ -72,7 +71,7 @@ func (c Cluster) In(namespace string) Cluster {
 
 // ZoneOf is the zone that the pod's volumes are bound to, or empty.
 func (c Cluster) ZoneOf(pod *corev1.Pod) string {
-	for _, claim := range drain.ClaimsOf(pod) {
+	for _, claim := range plan.ClaimsOf(pod) {
 		if zone := c.Zones[claim]; zone != "" {
 			return zone
 		}
@@ -115,14 +114,14 @@ func newReader(l Lister) *reader {
 		Lister: l,
 		all:    Lister{Client: l.Client},
 		c: Cluster{
-			At:           time.Now(),
-			Owners:       map[types.UID]Owner{},
-			Surroundings: map[string]drain.Surroundings{},
-			Shared:       map[types.NamespacedName]bool{},
-			Zones:        map[types.NamespacedName]string{},
-			Attached:     map[string]int{},
-			Namespaces:   map[string]drain.Preferences{},
-			Idle:         map[string][]labels.Set{},
+			At:          time.Now(),
+			Owners:      map[types.UID]Owner{},
+			Constraints: map[string]plan.NamespaceConstraints{},
+			Shared:      map[types.NamespacedName]bool{},
+			Zones:       map[types.NamespacedName]string{},
+			Attached:    map[string]int{},
+			Namespaces:  map[string]plan.Preferences{},
+			Idle:        map[string][]labels.Set{},
 		},
 	}
 }
@@ -183,18 +182,18 @@ func (r *reader) namespaces(ctx context.Context) error {
 	return Each(ctx, r.all, Resource("", "namespaces"), "", func(n *struct {
 		Annotated `json:"metadata"`
 	}) {
-		r.c.Namespaces[n.Name] = drain.PreferencesOf(n.Annotations)
+		r.c.Namespaces[n.Name] = plan.PreferencesOf(n.Annotations)
 	})
 }
 
 // deployment is what is kept of a Deployment.
 type deployment struct {
-	*drain.Deployment
+	*plan.Deployment
 	template template
 }
 
 func (d *deployment) UnmarshalJSON(data []byte) error {
-	d.Deployment = &drain.Deployment{}
+	d.Deployment = &plan.Deployment{}
 	err := json.Unmarshal(data, d.Deployment)
 	d.Annotations, d.ManagedFields = nil, nil
 	if err == nil && d.Replicas() == 0 {
@@ -206,7 +205,7 @@ func (d *deployment) UnmarshalJSON(data []byte) error {
 }
 
 func (r *reader) deployments(ctx context.Context) error {
-	found := map[types.NamespacedName]*drain.Deployment{}
+	found := map[types.NamespacedName]*plan.Deployment{}
 	err := Each(ctx, r.Lister, Resource("apps", "deployments"), "", func(d *deployment) {
 		found[types.NamespacedName{Namespace: d.Namespace, Name: d.Name}] = d.Deployment
 		r.wants(d.Namespace, d.Replicas(), d.template)
@@ -251,9 +250,9 @@ func (r *reader) statefulSets(ctx context.Context) error {
 // adopters reads what might adopt surged pods. ReplicaSets of Deployments do not.
 func (r *reader) adopters(ctx context.Context) error {
 	adopts := func(kind string, w *workload) {
-		around := r.c.Surroundings[w.Namespace]
+		around := r.c.Constraints[w.Namespace]
 		around.AddAdopter(kind, w.Name, w.Spec.Selector, w.DeletionTimestamp != nil)
-		r.c.Surroundings[w.Namespace] = around
+		r.c.Constraints[w.Namespace] = around
 	}
 	return errors.Join(
 		Each(ctx, r.Lister, Resource("apps", "replicasets"), "!pod-template-hash", func(w *workload) {
@@ -267,15 +266,15 @@ func (r *reader) quotas(ctx context.Context) error {
 	return EachOf(ctx, r.Lister, Resource("", "resourcequotas"), "", func(q *corev1.ResourceQuota) *corev1.ResourceQuota {
 		return &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: q.Name, Namespace: q.Namespace}, Spec: q.Spec, Status: q.Status}
 	}, func(q *corev1.ResourceQuota) {
-		around := r.c.Surroundings[q.Namespace]
+		around := r.c.Constraints[q.Namespace]
 		around.AddQuota(q)
-		r.c.Surroundings[q.Namespace] = around
+		r.c.Constraints[q.Namespace] = around
 	})
 }
 
 func (r *reader) claims(ctx context.Context) error {
 	return EachOf(ctx, r.Lister, Resource("", "persistentvolumeclaims"), "", leanClaim, func(c *corev1.PersistentVolumeClaim) {
-		r.c.Shared[types.NamespacedName{Namespace: c.Namespace, Name: c.Name}] = drain.Shared(c.Spec.AccessModes)
+		r.c.Shared[types.NamespacedName{Namespace: c.Namespace, Name: c.Name}] = plan.Shared(c.Spec.AccessModes)
 	})
 }
 

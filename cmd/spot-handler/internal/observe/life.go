@@ -10,6 +10,7 @@ import (
 	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/cmd/spot-handler/internal/status"
 	"spot-handler/drain"
+	drainplan "spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
@@ -107,7 +108,7 @@ func newPodLife(node *nodeLife, pod *corev1.Pod) *podLife {
 			Name:         pod.Name,
 			UID:          string(pod.UID),
 			Workload:     plan.WorkloadOf(pod),
-			GraceSeconds: int64(drain.Grace(pod).Seconds()),
+			GraceSeconds: int64(drainplan.Grace(pod).Seconds()),
 		},
 		node: node,
 		pod:  pod,
@@ -118,7 +119,7 @@ func (p *podLife) update(at time.Time, pod *corev1.Pod, gone bool) {
 	before := p.pod
 	p.pod = pod
 	p.grace(before, gone)
-	if drain.IsSurged(pod) {
+	if drainplan.IsSurged(pod) {
 		markFirst(&p.Surged, at)
 	}
 	if pod.DeletionTimestamp != nil {
@@ -127,7 +128,7 @@ func (p *podLife) update(at time.Time, pod *corev1.Pod, gone bool) {
 	for _, c := range pod.Status.Conditions {
 		p.forced = p.forced || c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == drain.ReasonForced
 	}
-	if done := drain.Finished(pod); gone || done {
+	if done := drainplan.Finished(pod); gone || done {
 		p.finished = p.finished || done && p.Evicted == nil
 		markFirst(&p.Gone, at)
 	}
@@ -205,7 +206,7 @@ func (p *podLife) outcome() plan.Outcome {
 		return ""
 	case p.forced:
 		return plan.Forced
-	case p.GivenSeconds == nil, *p.GivenSeconds < int64(drain.Grace(p.pod).Seconds()), deadline && (p.Gone == nil || p.Gone.After(*over)):
+	case p.GivenSeconds == nil, *p.GivenSeconds < int64(drainplan.Grace(p.pod).Seconds()), deadline && (p.Gone == nil || p.Gone.After(*over)):
 		return plan.Truncated
 	}
 	return plan.Graceful

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
@@ -97,8 +97,8 @@ func (s *scene) show(at time.Time, pod *corev1.Pod) {
 
 func surged(pod *corev1.Pod) *corev1.Pod {
 	pod = pod.DeepCopy()
-	pod.Labels[drain.SurgedLabel], pod.Labels["pod-template-hash"], pod.OwnerReferences = "abc", "surged-abc", nil
-	pod.Annotations = map[string]string{drain.SurgedAnnotation: `{"replicaSet":"web-abc"}`}
+	pod.Labels[plan.SurgedLabel], pod.Labels["pod-template-hash"], pod.OwnerReferences = "abc", "surged-abc", nil
+	pod.Annotations = map[string]string{plan.SurgedAnnotation: `{"replicaSet":"web-abc"}`}
 	return pod
 }
 

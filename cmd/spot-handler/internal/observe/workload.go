@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/cmd/spot-handler/internal/plan"
-	"spot-handler/drain"
+	drainplan "spot-handler/drain/plan"
 )
 
 // countedKinds are the kinds whose ready pods are counted: they keep as many as they ask for. Jobs
@@ -98,7 +98,7 @@ func (b *budget) recorded(lives map[types.UID]*podLife) Budget {
 
 // controller takes in a change of a workload: what it selects and how many pods it asks for.
 func (o *Observer) controller(at time.Time, kind string, object *unstructured.Unstructured, gone bool) {
-	var is drain.Deployment // of which the others have those two fields too
+	var is drainplan.Deployment // of which the others have those two fields too
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &is); err != nil {
 		return
 	}

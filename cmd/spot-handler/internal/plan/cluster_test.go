@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"spot-handler/cmd/spot-handler/internal/cluster"
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
 
@@ -33,12 +33,12 @@ type scene struct {
 func newScene(t testing.TB) *scene {
 	s := &scene{t, Input{
 		Cluster: cluster.Cluster{ // with what Read keeps of a namespace of which there is nothing to keep
-			At: at, Deployments: map[types.NamespacedName]*drain.Deployment{}, Surroundings: map[string]drain.Surroundings{}, Namespaces: map[string]drain.Preferences{},
+			At: at, Deployments: map[types.NamespacedName]*plan.Deployment{}, Constraints: map[string]plan.NamespaceConstraints{}, Namespaces: map[string]plan.Preferences{},
 		},
-		Policy:      drain.Policy{Strategy: drain.Surge, Blocked: drain.Leave, Margin: 10 * time.Second},
+		Policy:      plan.Policy{Strategy: plan.StrategySurge, Blocked: plan.Leave, Margin: 10 * time.Second},
 		Assumptions: Assumptions{Boot: Assume(40*time.Second, "test"), Ready: Assume(10*time.Second, "test"), Stop: Assume(5*time.Second, "test")},
 	}, map[string]int{}}
-	s.lose("lost", drain.NoCapacity)
+	s.lose("lost", plan.NoCapacity)
 	s.Nodes = append(s.Nodes, aNode("other", "8"))
 	return s
 }
@@ -65,11 +65,11 @@ func forecastOf(in Input) Forecast {
 }
 
 // lose has a node taken. One whose replacement boots gets a Node of the same size.
-func (s *scene) lose(name string, capacity drain.Capacity) *Lost {
+func (s *scene) lose(name string, capacity plan.Capacity) *Lost {
 	n := aNode(name, "8")
 	s.Nodes = append(s.Nodes, n)
 	lost := Lost{Node: n, Kind: interruption.SpotInterruption, Noticed: at, Deadline: at.Add(2 * time.Minute), Capacity: capacity}
-	if capacity == drain.PendingCapacity {
+	if capacity == plan.PendingCapacity {
 		lost.Becomes = aNode("instead-of-"+name, "8")
 	}
 	s.Lost = append(s.Lost, lost)
@@ -133,7 +133,7 @@ func (s *scene) deploymentOf(name string, replicas, maxSurge int64) {
 		},
 		"status": map[string]any{"replicas": replicas, "updatedReplicas": replicas},
 	})
-	d := &drain.Deployment{}
+	d := &plan.Deployment{}
 	if err := errors.Join(err, json.Unmarshal(data, d)); err != nil {
 		s.Fatal(err)
 	}

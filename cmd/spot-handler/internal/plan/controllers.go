@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 )
 
 // jobDelay is how long a Job waits before it replaces a pod that has failed. One that is evicted has
@@ -59,12 +59,12 @@ func (w *world) makerOf(p *pod) (*controller, *workload) {
 	of := w.workloads[key]
 	if of == nil {
 		of = &workload{
-			tally:     drain.NewTally(),
+			ledger:    plan.NewReplicaLedger(),
 			namespace: p.Namespace,
 			name:      name,
 			pods:      map[types.UID]*pod{},
 			users:     map[*lostNode]bool{},
-			of:        drain.DeploymentOf(p.Pod),
+			of:        plan.DeploymentOf(p.Pod),
 		}
 		of.deployment = w.in.Deployments[of.of]
 		w.workloads[key] = of
@@ -226,7 +226,7 @@ func (w *world) delete(p *pod, seconds *int64) {
 		return
 	}
 	p.controller.podFailed(w.now)
-	grace := drain.Grace(p.Pod)
+	grace := plan.Grace(p.Pod)
 	if seconds != nil {
 		grace = time.Duration(*seconds) * time.Second
 	}

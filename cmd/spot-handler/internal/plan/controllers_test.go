@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/cmd/spot-handler/internal/cluster"
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 )
 
 // made lists the pods that controllers made: after how many whole seconds, and their names.
@@ -42,7 +42,7 @@ func TestControllers(t *testing.T) {
 			s.pods("StatefulSet", "db", "lost", 1)
 		}, []string{"05 db-0"}},
 		"a Job waits ten seconds": {func(s *scene) {
-			s.pods("Job", "batch", "lost", 1, annotated(drain.WhenAnnotation, "now"))
+			s.pods("Job", "batch", "lost", 1, annotated(plan.WhenAnnotation, "now"))
 		}, []string{"10 batch--forecast-1"}},
 		"a StatefulSet in order waits for the first of its pods": {func(s *scene) {
 			s.pods("StatefulSet", "db", "lost", 2)

@@ -1,7 +1,7 @@
 // Package plan forecasts what would become of every pod if nodes were taken now.
 //
 // [Daemon.Forecast] plays the interruption in virtual time, on a copy of the cluster that was read before.
-// Every decision about a pod of a lost node is [drain.Plan]'s: the engine asks it whenever something
+// Every decision about a pod of a lost node is [plan.Plan]'s: the engine asks it whenever something
 // has changed, as the drain does, and carries out what it says. All else is played: the API server
 // that refuses evictions by disruption budgets, the controllers that make replacement pods, the
 // scheduler that places them, the kubelets that start and stop pods, the replacement node that boots,
@@ -30,7 +30,7 @@ import (
 
 	"spot-handler/cmd/spot-handler/internal/cluster"
 	"spot-handler/cmd/spot-handler/internal/console"
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/offerings"
@@ -75,7 +75,7 @@ func (l Loss) Notice(node *corev1.Node, at time.Time) interruption.Notice {
 
 // Daemon is spot-handler as it runs in the cluster: its settings, and what it asks for replacements.
 type Daemon struct {
-	Policy   drain.Policy
+	Policy   plan.Policy
 	Settings string // where they were found
 	Rules    nodes.RulesFunc
 	// DeletesClaims: it deletes the NodeClaims of nodes that Karpenter has made when their drains end.
@@ -135,7 +135,7 @@ func (d *Daemon) lose(in *Input, lost []*corev1.Node, loss Loss) {
 			Node:     node,
 			Kind:     loss.Kind,
 			Noticed:  in.At.Add(loss.After(i, len(lost))),
-			Capacity: drain.PendingCapacity, // until one is asked for
+			Capacity: plan.PendingCapacity, // until one is asked for
 			Deleted:  d.DeletesClaims && node.Labels["karpenter.sh/nodepool"] != "",
 		}
 		n := loss.Notice(node, in.At)
@@ -197,7 +197,7 @@ func (in *Input) loseInterrupted() {
 			Deadline: rec.Deadline,
 			Capacity: provisioner.CapacityOf(rec.Replacement),
 		}
-		if l.Capacity == drain.PendingCapacity {
+		if l.Capacity == plan.PendingCapacity {
 			l.Becomes = alike(n, "")
 		}
 		in.Lost = append(in.Lost, l)
@@ -206,22 +206,22 @@ func (in *Input) loseInterrupted() {
 
 // firstDecisions are what the drain decides about the pods of each lost node, by name, when its notice
 // has come and a replacement is pending: before one is asked for, which these decisions size.
-func (w *world) firstDecisions() map[string][]drain.Decision {
-	first := map[string][]drain.Decision{}
+func (w *world) firstDecisions() map[string][]plan.Decision {
+	first := map[string][]plan.Decision{}
 	for _, l := range w.lost {
-		first[l.Name()] = drain.Plan(l.Noticed, w.situation(l))
+		first[l.Name()] = plan.Plan(l.Noticed, w.situation(l))
 	}
 	return first
 }
 
 // replace asks for the node's replacement.
-func (d *Daemon) replace(ctx context.Context, w *world, l *Lost, first []drain.Decision) {
-	l.Capacity = drain.NoCapacity
+func (d *Daemon) replace(ctx context.Context, w *world, l *Lost, first []plan.Decision) {
+	l.Capacity = plan.NoCapacity
 	if l.spared != "" {
 		l.Replacement = &Replacement{State: provisioner.StateUnsupported, Why: l.spared}
 		return
 	}
-	view := drain.ViewOf(first)
+	view := plan.ViewOf(first)
 	need := provisioner.Need{Moving: view.Moving, Surged: view.Surged, Daemons: view.Daemons}
 	if err := d.request(ctx, l, need); err != nil {
 		w.in.Unread = append(w.in.Unread, strings.Split(err.Error(), "\n")...)
@@ -238,7 +238,7 @@ func (d *Daemon) boot(ctx context.Context, in *Input, lost []*lostNode) {
 		}
 	}
 	for _, l := range lost {
-		if r := l.Replacement; r != nil && r.Backend == provisioner.Karpenter && l.Capacity == drain.PendingCapacity {
+		if r := l.Replacement; r != nil && r.Backend == provisioner.Karpenter && l.Capacity == plan.PendingCapacity {
 			note(&pools, r.Pool)
 			note(&own, nodes.PoolOf(l.Lost.Node).Name)
 		}
@@ -272,7 +272,7 @@ type Input struct {
 	cluster.Cluster // At is also the time of the first notice
 	Lost            []Lost
 	// Policy is that of the daemon in the cluster, and Settings where it was found.
-	Policy   drain.Policy
+	Policy   plan.Policy
 	Settings string
 	// Assumptions are what nobody knows.
 	Assumptions Assumptions
@@ -290,7 +290,7 @@ type Lost struct {
 	Deadline time.Time
 	// Capacity is what its pods can wait for: PendingCapacity boots for Assumptions.Boot and then
 	// takes pods; ReadyCapacity is there at once, as where the pods fit on other nodes.
-	Capacity drain.Capacity
+	Capacity plan.Capacity
 	// Replacement is what is shown of it, without Ready, which is worked out; nil if nothing is.
 	Replacement *Replacement
 	// Deleted: when the drain ends, the node's NodeClaim is deleted, and Karpenter deletes what is left

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/dryrun"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/offerings"
@@ -36,7 +36,7 @@ func claimed(name string) *corev1.Node {
 
 func (d *Daemon) withRules(rules interruption.Rules) *Daemon {
 	d.Rules = func(*corev1.Node, bool) (interruption.Rules, error) { return rules, nil }
-	d.Policy, d.Settings = drain.Policy{Strategy: drain.Surge, Blocked: drain.Leave, Margin: 10 * time.Second}, "the default settings"
+	d.Policy, d.Settings = plan.Policy{Strategy: plan.StrategySurge, Blocked: plan.Leave, Margin: 10 * time.Second}, "the default settings"
 	d.Marked, d.Offerings = map[string]*corev1.Node{}, offerings.New()
 	return d
 }
@@ -148,9 +148,9 @@ func TestLoseInterrupted(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s %t %v %v %v %s", l.Node.Name, l.Kind, l.Underway, l.Noticed.Sub(at), l.Deadline.Sub(at), l.Capacity, becomes))
 	}
 	want := []string{
-		fmt.Sprintf("alone spot-interruption true -1m0s 1m0s %v in-place-of-alone", drain.PendingCapacity),
-		fmt.Sprintf("booting spot-interruption true -1m0s 1m0s %v in-place-of-booting", drain.PendingCapacity),
-		fmt.Sprintf("booted spot-interruption true -1m0s 1m0s %v -", drain.ReadyCapacity),
+		fmt.Sprintf("alone spot-interruption true -1m0s 1m0s %v in-place-of-alone", plan.PendingCapacity),
+		fmt.Sprintf("booting spot-interruption true -1m0s 1m0s %v in-place-of-booting", plan.PendingCapacity),
+		fmt.Sprintf("booted spot-interruption true -1m0s 1m0s %v -", plan.ReadyCapacity),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("lost besides (-want +got):\n%s", diff)

@@ -10,7 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
 
@@ -33,7 +33,7 @@ func TestPods(t *testing.T) {
 		}, []string{"web-0 graceful 80..85 surge: surged: waits for its replacement pod"}},
 		"the replacement is waited for": {func(s *scene) {
 			s.Nodes, s.Lost = nil, nil
-			s.lose("lost", drain.PendingCapacity)
+			s.lose("lost", plan.PendingCapacity)
 			s.deployment("web", "lost", 1)
 			s.pods("StatefulSet", "db", "lost", 1)
 		}, []string{
@@ -58,12 +58,12 @@ func TestPods(t *testing.T) {
 			s.budget("db", "db", 0)
 		}, []string{"db-0 left 115..120 : disruption budget db; The disruption budget db needs 1 healthy pods and has 1 currently; Karpenter deletes it"}},
 		"and one that is overridden": {func(s *scene) {
-			s.pods("StatefulSet", "db", "lost", 1, annotated(drain.BlockedAnnotation, "delete"))
+			s.pods("StatefulSet", "db", "lost", 1, annotated(plan.BlockedAnnotation, "delete"))
 			s.budget("db", "db", 0)
 		}, []string{"db-0 forced 80..85 : disruption budget db; The disruption budget db needs 1 healthy pods and has 1 currently"}},
 		"and one without a grace period, a second before the drain ends": {func(s *scene) {
 			s.Policy.Margin = 5 * time.Second
-			s.pods("StatefulSet", "db", "lost", 1, annotated(drain.BlockedAnnotation, "delete"), graceOf(0))
+			s.pods("StatefulSet", "db", "lost", 1, annotated(plan.BlockedAnnotation, "delete"), graceOf(0))
 			s.budget("db", "db", 0)
 		}, []string{"db-0 forced 114..114 : disruption budget db; The disruption budget db needs 1 healthy pods and has 1 currently"}},
 		"a pod that starts late needs as long again": {func(s *scene) {
@@ -94,19 +94,19 @@ func TestPods(t *testing.T) {
 			"batch-2 truncated 50..55 : disruption budget batch; its grace period of 600 s does not fit",
 		}},
 		"a gang leaves together, when the first of it has to": {func(s *scene) {
-			s.lose("first", drain.NoCapacity).Deadline = at.Add(time.Minute)
-			s.deployment("train", "lost", 2, labelled(drain.GangLabel, "g"))
-			s.pods("ReplicaSet", "train", "first", 1, labelled(drain.GangLabel, "g"), graceOf(20))
-			s.pods("StatefulSet", "db", "other", 1, labelled(drain.GangLabel, "g"), graceOf(60))
+			s.lose("first", plan.NoCapacity).Deadline = at.Add(time.Minute)
+			s.deployment("train", "lost", 2, labelled(plan.GangLabel, "g"))
+			s.pods("ReplicaSet", "train", "first", 1, labelled(plan.GangLabel, "g"), graceOf(20))
+			s.pods("StatefulSet", "db", "other", 1, labelled(plan.GangLabel, "g"), graceOf(60))
 		}, []string{
 			"train-2 graceful 30..35 : leaves with its gang",
 			"train-0 graceful 30..35 : leaves with its gang",
 			"train-1 graceful 30..35 : leaves with its gang",
 		}},
 		"a pod of a gang that goes at once takes it along": {func(s *scene) {
-			s.pods("Job", "train", "lost", 1, labelled(drain.GangLabel, "g"), annotated(drain.WhenAnnotation, "now"))
-			s.lose("second", drain.NoCapacity)
-			s.pods("Job", "train", "second", 1, labelled(drain.GangLabel, "g"))
+			s.pods("Job", "train", "lost", 1, labelled(plan.GangLabel, "g"), annotated(plan.WhenAnnotation, "now"))
+			s.lose("second", plan.NoCapacity)
+			s.pods("Job", "train", "second", 1, labelled(plan.GangLabel, "g"))
 		}, []string{"train-0 graceful 0..5 :", "train-1 graceful 0..5 :"}},
 		"a pod that tolerates the end": {func(s *scene) {
 			s.pods("", "bare", "lost", 1, func(p *corev1.Pod) {
@@ -200,7 +200,7 @@ func TestAtRisk(t *testing.T) {
 	s := newScene(t)
 	s.Lost = nil
 	s.Nodes = nil
-	lost := s.lose("lost", drain.PendingCapacity)
+	lost := s.lose("lost", plan.PendingCapacity)
 	lost.Kind, lost.Deadline = interruption.RebalanceRecommendation, time.Time{}
 	s.pods("StatefulSet", "db", "lost", 1)
 	s.pods("Job", "batch", "lost", 1)
@@ -219,7 +219,7 @@ func TestAtRisk(t *testing.T) {
 // Notices of a mass interruption arrive one after the other.
 func TestMassInterruption(t *testing.T) {
 	s := newScene(t)
-	s.lose("lost-2", drain.NoCapacity).after(30 * time.Second)
+	s.lose("lost-2", plan.NoCapacity).after(30 * time.Second)
 	s.pods("", "bare", "lost-2", 1)
 	f := forecastOf(s.Input)
 	if got := say(f.Pods[0]); got != "bare-0 graceful 30..35 :" {
@@ -235,20 +235,20 @@ func TestMassInterruption(t *testing.T) {
 func TestUnderway(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		s := newScene(t)
-		s.Lost[0].Capacity, s.Lost[0].Becomes = drain.PendingCapacity, aNode("instead-of-lost", "8")
+		s.Lost[0].Capacity, s.Lost[0].Becomes = plan.PendingCapacity, aNode("instead-of-lost", "8")
 		s.deploymentOf("web", 28, 14)
 		s.budget("web", "web", 2)
 		s.pods("ReplicaSet", "web", "lost", 7)
 		s.pods("ReplicaSet", "web", "other", 7)
 		for _, name := range []string{"draining-1", "draining-2"} {
-			l := s.lose(name, drain.PendingCapacity)
+			l := s.lose(name, plan.PendingCapacity)
 			l.Underway = true
 			l.after(-20 * time.Second)
 			s.pods("ReplicaSet", "web", name, 7)
 		}
 		for i, p := range s.Pods {
 			if strings.HasPrefix(p.Spec.NodeName, "draining") {
-				surged, err := drain.AsSurged(p, at.Add(-10*time.Second))
+				surged, err := plan.AsSurged(p, at.Add(-10*time.Second))
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
 
@@ -37,9 +37,9 @@ func (w *world) announce() {
 func (w *world) begin(l *lostNode) {
 	l.begun = true
 	switch l.Capacity {
-	case drain.ReadyCapacity:
+	case plan.ReadyCapacity:
 		l.ready = w.now
-	case drain.PendingCapacity:
+	case plan.PendingCapacity:
 		w.at(l.Noticed.Add(w.in.Assumptions.Boot.Duration()), podsFirst, func() { w.boots(l) })
 	}
 	w.plan(l)
@@ -47,12 +47,12 @@ func (w *world) begin(l *lostNode) {
 
 // boots makes the replacement a node that takes pods. It runs the lost node's DaemonSets too.
 func (w *world) boots(l *lostNode) {
-	l.ready, l.Capacity = w.now, drain.ReadyCapacity
+	l.ready, l.Capacity = w.now, plan.ReadyCapacity
 	if l.Becomes != nil {
 		n := w.addNode(l.Becomes)
 		n.closed = false
 		for _, p := range l.node.pods {
-			if drain.IsDaemon(p.Pod) {
+			if plan.IsDaemon(p.Pod) {
 				c := *p.Pod
 				c.UID += types.UID("-on-" + n.Name)
 				n.place(&pod{Pod: &c})
@@ -105,7 +105,7 @@ func (w *world) end(l *lostNode) {
 // https://github.com/kubernetes-sigs/karpenter/blob/v1.14.1/pkg/controllers/node/termination/terminator/terminator.go
 func (w *world) deletedWithNode(l *lostNode, p *pod) {
 	p.fate.Reason += "; Karpenter deletes it just before the node ends, with what is left of its grace period"
-	at := interruption.Later(l.Deadline.Add(-drain.Grace(p.Pod)), l.end)
+	at := interruption.Later(l.Deadline.Add(-plan.Grace(p.Pod)), l.end)
 	p.fate.Leaves = w.offsetOf(at)
 	w.at(at, podsFirst, func() {
 		w.delete(p, new(max(1, int64(l.Deadline.Sub(at)/time.Second))))
@@ -131,19 +131,19 @@ type fate struct {
 
 // noteDecision notes what is planned for a pod. Those that DaemonSets and kubelets made, and finished ones,
 // have none.
-func (w *world) noteDecision(l *lostNode, p *pod, d drain.Decision) {
+func (w *world) noteDecision(l *lostNode, p *pod, d plan.Decision) {
 	if p.fate == nil {
-		if d.Action == drain.Skip && (drain.IsDaemon(p.Pod) || p.controller == nil && p.workload == nil && len(p.OwnerReferences) > 0) {
+		if d.Action == plan.Skip && (plan.IsDaemon(p.Pod) || p.controller == nil && p.workload == nil && len(p.OwnerReferences) > 0) {
 			return
 		}
 		p.fate = &fate{Pod: Pod{
 			Namespace: p.Namespace, Name: p.Name, Workload: WorkloadOf(p.Pod), Node: l.Name(),
-			Grace: Seconds(drain.Grace(p.Pod).Seconds()), Surge: d.Surge, NoSurge: d.NoSurge, Outcome: Graceful,
+			Grace: Seconds(plan.Grace(p.Pod).Seconds()), Surge: d.Surge, NoSurge: d.NoSurge, Outcome: Graceful,
 		}}
 		if !d.At.IsZero() {
 			p.fate.EvictBy = w.offsetOf(d.At)
 		}
-		if p.DeletionTimestamp != nil && drain.CutShort(p.Pod) {
+		if p.DeletionTimestamp != nil && plan.CutShort(p.Pod) {
 			p.fate.Outcome, p.fate.Reason = Truncated, "it is ending with less than its grace period already"
 		}
 		if !p.fresh && !l.Underway { // else nobody has asked about it
@@ -151,11 +151,11 @@ func (w *world) noteDecision(l *lostNode, p *pod, d drain.Decision) {
 		}
 	}
 	switch {
-	case d.Action == drain.Skip, d.Stays:
+	case d.Action == plan.Skip, d.Stays:
 		p.fate.Outcome, p.fate.Reason = Stays, d.Reason
-	case d.Action == drain.Later:
+	case d.Action == plan.Hold:
 		p.fate.waits(w, d.Reason)
-	case d.Action == drain.Wait:
+	case d.Action == plan.Wait:
 		p.fate.waits(w, "")
 	}
 	if p.fate.Outcome == Stays && d.Moves() {
@@ -178,7 +178,7 @@ func (s *fate) waits(w *world, what string) {
 const worthShowing = 500 * time.Millisecond
 
 // leaves notes that the pod's eviction or deletion begins.
-func (s *fate) leaves(w *world, d drain.Decision) {
+func (s *fate) leaves(w *world, d plan.Decision) {
 	s.waits(w, "")
 	s.Leaves = w.offsetOf(w.now)
 	if d.Grace != nil {

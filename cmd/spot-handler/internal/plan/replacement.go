@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/dryrun"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
@@ -35,7 +35,7 @@ func (d *Daemon) request(ctx context.Context, l *Lost, need provisioner.Need) er
 	}
 	r := &Replacement{Backend: got.Backend, State: got.State, Name: got.Name, Pool: got.Pool, Why: got.Reason}
 	l.Replacement = r
-	if l.Capacity = provisioner.CapacityOf(&got); l.Capacity == drain.NoCapacity {
+	if l.Capacity = provisioner.CapacityOf(&got); l.Capacity == plan.NoCapacity {
 		for _, pod := range need.Moving {
 			r.NoPlace = append(r.NoPlace, pod.Namespace+"/"+pod.Name+": there is no replacement")
 		}
@@ -59,7 +59,7 @@ func (d *Daemon) request(ctx context.Context, l *Lost, need provisioner.Need) er
 	case got.Backend == provisioner.ASG:
 		r.Why, l.Becomes = assumedGroup, alike(l.Node, "")
 	}
-	if l.Capacity != drain.PendingCapacity {
+	if l.Capacity != plan.PendingCapacity {
 		r.Pods, r.Daemons = 0, 0
 	}
 	return unread

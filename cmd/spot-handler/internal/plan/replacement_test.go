@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
@@ -131,7 +131,7 @@ func TestReplacement(t *testing.T) {
 	if diff := cmp.Diff(&want, got.Replacement); diff != "" {
 		t.Errorf("replacement (-want +got):\n%s", diff)
 	}
-	if got.Capacity != drain.PendingCapacity || got.Becomes == nil {
+	if got.Capacity != plan.PendingCapacity || got.Becomes == nil {
 		t.Fatalf("capacity %v, becomes %v", got.Capacity, got.Becomes)
 	}
 	labels := map[string]string{
@@ -156,12 +156,12 @@ func TestLimitsHoldAllOrSome(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := karpenters(t, pool(t, "batch", "spot", "{}"), pool(t, "fallback", "on-demand", tt.limits))
-			for i, want := range []drain.Capacity{drain.PendingCapacity, drain.PendingCapacity, drain.NoCapacity} {
+			for i, want := range []plan.Capacity{plan.PendingCapacity, plan.PendingCapacity, plan.NoCapacity} {
 				got := p.ask(t, fmt.Sprint("n", i), provisioner.Need{Moving: []*corev1.Pod{asking(fmt.Sprint("web-", i), "2")}})
 				if got.Capacity != want {
 					t.Errorf("node %d: %+v", i, got)
 				}
-				if want == drain.NoCapacity && (!strings.Contains(got.Replacement.Why, tt.why) || len(got.Replacement.NoPlace) != 1 || got.Becomes != nil) {
+				if want == plan.NoCapacity && (!strings.Contains(got.Replacement.Why, tt.why) || len(got.Replacement.NoPlace) != 1 || got.Becomes != nil) {
 					t.Errorf("node %d: %+v, want %q", i, got, tt.why)
 				}
 			}
@@ -193,7 +193,7 @@ func TestBoot(t *testing.T) {
 			var lost []*lostNode
 			for i, pool := range tt.pools {
 				node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"karpenter.sh/nodepool": tt.own[i]}}}
-				lost = append(lost, &lostNode{Lost: Lost{Node: node, Capacity: drain.PendingCapacity, Replacement: &Replacement{Backend: provisioner.Karpenter, Pool: pool}}})
+				lost = append(lost, &lostNode{Lost: Lost{Node: node, Capacity: plan.PendingCapacity, Replacement: &Replacement{Backend: provisioner.Karpenter, Pool: pool}}})
 			}
 			d.boot(t.Context(), &in, lost)
 			if in.Assumptions.Boot != tt.want || (len(in.Unread) > 0) != (name == "away") {

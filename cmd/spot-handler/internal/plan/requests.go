@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/dryrun"
 )
 
@@ -145,15 +146,15 @@ func (q *Requests) collect() []dryrun.Created {
 
 // drain tries what moves the pods of a plan: the surges, and every eviction. The client is of the core
 // API.
-func (q *Requests) drain(ctx context.Context, client rest.Interface, plan []drain.Decision, now time.Time) error {
+func (q *Requests) drain(ctx context.Context, client rest.Interface, decisions []plan.Decision, now time.Time) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(atOnce)
-	for _, d := range plan {
+	for _, d := range decisions {
 		if !d.Moves() || d.Pod.DeletionTimestamp != nil {
 			continue
 		}
 		what := "pods/" + d.Pod.Namespace + "/" + d.Pod.Name
-		if d.Surge && !drain.IsSurged(d.Pod) {
+		if d.Surge && !plan.IsSurged(d.Pod) {
 			g.Go(func() error { return q.note("surge", what, drain.PatchSurge(ctx, client, d.Pod, now)) })
 		}
 		g.Go(func() error { return q.note("evict", what, drain.PostEviction(ctx, client, d)) })

@@ -7,7 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
 
@@ -25,7 +25,7 @@ func (w *world) plan(l *lostNode) {
 
 // step is a decision of the drain that is to be carried out.
 type step struct {
-	drain.Decision
+	plan.Decision
 	of *lostNode
 }
 
@@ -41,7 +41,7 @@ func (w *world) round() {
 			steps = append(steps, w.planNode(l)...)
 		}
 	}
-	slices.SortFunc(steps, func(a, b step) int { return drain.InTurn(a.Decision, b.Decision) })
+	slices.SortFunc(steps, func(a, b step) int { return plan.InTurn(a.Decision, b.Decision) })
 	for _, s := range steps {
 		w.carryOut(s)
 	}
@@ -59,10 +59,10 @@ func (w *world) planNode(l *lostNode) (due []step) {
 	situation := w.situation(l)
 	w.decideGangs(l, situation.Departures())
 	situation.Gangs = w.gangs.Of(l.Name())
-	for _, d := range drain.Plan(w.now, situation) {
+	for _, d := range plan.Plan(w.now, situation) {
 		p := w.pods[d.Pod.UID]
 		w.noteDecision(l, p, d)
-		if d.Action == drain.Skip {
+		if d.Action == plan.Skip {
 			continue
 		}
 		moved = false
@@ -89,7 +89,7 @@ func (w *world) planNode(l *lostNode) (due []step) {
 }
 
 // decideGangs takes in when the gangs of the node's pods leave, as far as these decide it.
-func (w *world) decideGangs(l *lostNode, own map[drain.Gang]drain.Departure) {
+func (w *world) decideGangs(l *lostNode, own map[plan.Gang]plan.Departure) {
 	again := w.gangs.Report(w.now, l.Name(), own)
 	for _, other := range w.lost {
 		if slices.Contains(again, other.Name()) {
@@ -108,19 +108,19 @@ func (w *world) carryOut(s step) {
 		return // another node's pod has taken it; it is planned again when there is more
 	}
 	switch s.Action {
-	case drain.SurgeNow:
+	case plan.SurgeNow:
 		w.surge(s, p)
-	case drain.Return:
+	case plan.Return:
 		w.putBack(s, p)
-	case drain.End:
+	case plan.End:
 		p.fate.leaves(w, s.Decision)
 		w.delete(p, s.Grace)
-	case drain.Force:
+	case plan.Force:
 		p.fate.leaves(w, s.Decision)
 		p.fate.Outcome, p.fate.Reason = Forced, s.of.refused[p.UID]
 		delete(s.of.refused, p.UID)
 		w.delete(p, s.Grace)
-	case drain.Evict:
+	case plan.Evict:
 		if len(p.budgets) == 1 && w.now.Before(p.budgets[0].free) {
 			w.at(p.budgets[0].free, podsFirst, func() { w.plan(s.of) })
 			return
@@ -153,7 +153,7 @@ func (w *world) carryOut(s step) {
 
 // surge has the pod's ReplicaSet let it go.
 func (w *world) surge(s step, p *pod) {
-	next, err := drain.AsSurged(p.Pod, w.now)
+	next, err := plan.AsSurged(p.Pod, w.now)
 	if err != nil {
 		s.of.fixed[p.UID] = err.Error()
 		return
@@ -167,10 +167,10 @@ func (w *world) surge(s step, p *pod) {
 
 // putBack undoes a surge.
 func (w *world) putBack(s step, p *pod) {
-	next := drain.AsReturned(p.Pod)
+	next := plan.AsReturned(p.Pod)
 	s.of.fixed[p.UID] = s.Reason
 	if s.GivesUp() {
-		p.workload.tally.GiveUp(s.Reason)
+		p.workload.ledger.GiveUp(s.Reason)
 	}
 	p.fate.Surge, p.fate.NoSurge = false, s.Reason
 	if owner := metav1.GetControllerOf(next); owner != nil {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/provisioner/room"
 )
 
@@ -62,7 +62,7 @@ func (w *world) place() {
 	}
 	w.waiting = still
 	for _, p := range still {
-		if !drain.Unschedulable(p.Pod) {
+		if !plan.Unschedulable(p.Pod) {
 			w.show(p, with(p.Pod, corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable, w.now))
 		}
 	}
@@ -75,7 +75,7 @@ func (w *world) bind(p *pod, n *node) {
 	next.Spec.NodeName, next.Status.Phase = n.Name, corev1.PodRunning
 	n.place(p)
 	took := p.startup(w)
-	if len(w.in.Attached) > 0 && drain.HasVolumes(next) {
+	if len(w.in.Attached) > 0 && plan.HasVolumes(next) {
 		took += w.in.Assumptions.Detach.Duration()
 	}
 	if !p.workload.neverReady() {
@@ -105,7 +105,7 @@ func (w *world) best(p *pod) *node {
 
 // allowed says of a node whether the pod may run there, however much room it has.
 func (w *world) allowed(p *pod) func(*node) bool {
-	tolerant := drain.ToleratesAll(p.Pod, corev1.Taint{Effect: corev1.TaintEffectNoSchedule})
+	tolerant := plan.ToleratesAll(p.Pod, corev1.Taint{Effect: corev1.TaintEffectNoSchedule})
 	zone, suits, rules := w.in.ZoneOf(p.Pod), room.Suits(p.Pod), w.rulesOf(p)
 	return func(n *node) bool {
 		if n.closed {

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
 
@@ -74,7 +74,7 @@ func spread(key string, change ...func(*corev1.TopologySpreadConstraint)) func(*
 
 // atRisk has the node stay, as EC2 only recommends to leave it.
 func atRisk(s *scene) {
-	s.Lost[0].Kind, s.Lost[0].Deadline, s.Lost[0].Capacity = interruption.RebalanceRecommendation, time.Time{}, drain.ReadyCapacity
+	s.Lost[0].Kind, s.Lost[0].Deadline, s.Lost[0].Capacity = interruption.RebalanceRecommendation, time.Time{}, plan.ReadyCapacity
 }
 
 // The replacement pod goes where the scheduler would put it: where it fits and may run, and of those
@@ -252,7 +252,7 @@ func TestRoomOfReplacements(t *testing.T) {
 	for agents, want := range map[int][]string{0: {"instead-of-lost"}, 8: {"-"}} {
 		s := newScene(t)
 		s.Nodes, s.Lost = nil, nil
-		s.lose("lost", drain.PendingCapacity)
+		s.lose("lost", plan.PendingCapacity)
 		s.pods("ReplicaSet", "web", "lost", 1)
 		s.pods("DaemonSet", "agent", "lost", agents)
 		if diff := cmp.Diff(want, placed(s.Input, "web")); diff != "" {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
 )
@@ -23,14 +23,21 @@ import (
 const wavesFor = 250 * time.Millisecond
 
 // situation is what the drain would plan the node with.
-func (w *world) situation(l *lostNode) drain.Situation {
-	s := drain.Situation{
-		Interruption: drain.Interruption{
+func (w *world) situation(l *lostNode) plan.Situation {
+	s := plan.Situation{
+		NodeState: plan.NodeState{
 			Taint: marks.Taint(interruption.Record{Kind: l.Kind}), Since: l.Noticed, Deadline: l.Deadline, Capacity: l.Capacity,
 		},
-		Policy: w.in.Policy, Waves: w.waves, Ready: l.ready, Shared: w.in.Shared, Surroundings: map[string]drain.Surroundings{},
-		Workloads: map[types.NamespacedName]drain.Workload{}, AllReady: map[types.NamespacedName]time.Time{},
-		Refused: map[types.UID]bool{}, Fixed: l.fixed, Namespaces: map[string]drain.Preferences{},
+		Policy:      w.in.Policy,
+		Waves:       w.waves,
+		Ready:       l.ready,
+		Shared:      w.in.Shared,
+		Constraints: map[string]plan.NamespaceConstraints{},
+		Deployments: map[types.NamespacedName]plan.DeploymentState{},
+		AllReady:    map[types.NamespacedName]time.Time{},
+		Refused:     map[types.UID]bool{},
+		Fixed:       l.fixed,
+		Namespaces:  map[string]plan.Preferences{},
 	}
 	namespaces := map[string]bool{}
 	for _, uid := range slices.Sorted(maps.Keys(l.pods)) {
@@ -38,13 +45,13 @@ func (w *world) situation(l *lostNode) drain.Situation {
 		s.Pods = append(s.Pods, p.Pod)
 		if !namespaces[p.Namespace] {
 			namespaces[p.Namespace] = true // a namespace that asks for nothing, or has nothing around, is known too
-			s.Surroundings[p.Namespace], s.Namespaces[p.Namespace] = w.in.Surroundings[p.Namespace], w.in.Namespaces[p.Namespace]
+			s.Constraints[p.Namespace], s.Namespaces[p.Namespace] = w.in.Constraints[p.Namespace], w.in.Namespaces[p.Namespace]
 			for _, b := range w.budgets[p.Namespace] {
 				s.Budgets = append(s.Budgets, b.PodDisruptionBudget)
 			}
 		}
 		if of := p.workload; of != nil && of.of.Name != "" {
-			s.Workloads[of.of] = w.count(of)
+			s.Deployments[of.of] = w.count(of)
 			s.AllReady[of.of] = w.allReady(of)
 		}
 	}
@@ -55,18 +62,18 @@ func (w *world) situation(l *lostNode) drain.Situation {
 }
 
 // count is what plans are made with of a Deployment.
-func (w *world) count(of *workload) drain.Workload {
+func (w *world) count(of *workload) plan.DeploymentState {
 	if of.counted {
 		return of.count
 	}
-	var pods []*drain.Member
+	var pods []*plan.Replica
 	for _, p := range of.pods {
 		if p.member == nil {
-			p.member = drain.MemberOf(p.Pod)
+			p.member = plan.ReplicaOf(p.Pod)
 		}
 		pods = append(pods, p.member)
 	}
-	count, next := of.tally.Workload(w.now, of.deployment, pods)
+	count, next := of.ledger.State(w.now, of.deployment, pods)
 	if !next.IsZero() {
 		w.at(next, podsFirst, func() {
 			of.counted = false
@@ -96,7 +103,7 @@ func (w *world) allReady(of *workload) (since time.Time) {
 
 // renewWaves works out the eviction deadlines of pods that share a budget.
 func (w *world) renewWaves() {
-	if w.in.Policy.Strategy == drain.AtOnce || !w.startsFrom.IsZero() && w.now.Sub(w.startsFrom) < wavesFor {
+	if w.in.Policy.Strategy == plan.StrategyAtOnce || !w.startsFrom.IsZero() && w.now.Sub(w.startsFrom) < wavesFor {
 		return
 	}
 	w.startsFrom = w.now
@@ -109,16 +116,16 @@ func (w *world) renewWaves() {
 		}
 	}
 	if len(budgets) == 0 {
-		w.waves = drain.Waves{}
+		w.waves = plan.Waves{}
 		return
 	}
-	var situations []drain.Situation
+	var situations []plan.Situation
 	for _, l := range w.lost {
 		if l.begun && !l.over {
 			situations = append(situations, w.situation(l))
 		}
 	}
-	fresh := drain.PlanWaves(w.now, situations, budgets)
+	fresh := plan.PlanWaves(w.now, situations, budgets)
 	for _, l := range w.lost {
 		for uid := range l.pods {
 			before, was := w.waves.Starts[uid]
@@ -216,7 +223,7 @@ func (w *world) evict(p *pod) (refusal string, by *budget) {
 	}
 	b := p.budgets[0]
 	s := b.Status
-	if _, ready := drain.Ready(p.Pod); !ready {
+	if _, ready := plan.Ready(p.Pod); !ready {
 		policy := b.Spec.UnhealthyPodEvictionPolicy
 		if policy != nil && *policy == policyv1.AlwaysAllow || s.CurrentHealthy >= s.DesiredHealthy && s.DesiredHealthy > 0 {
 			return "", nil

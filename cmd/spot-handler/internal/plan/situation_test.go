@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 )
 
 // Evictions are answered as the API server answers them.
@@ -129,7 +129,7 @@ func TestBudgetReport(t *testing.T) {
 
 	// Nobody waits for a budget if the pod is deleted past it: then it is short.
 	s = newScene(t)
-	s.pods("StatefulSet", "db", "lost", 1, annotated(drain.BlockedAnnotation, "delete"))
+	s.pods("StatefulSet", "db", "lost", 1, annotated(plan.BlockedAnnotation, "delete"))
 	s.budget("db", "db", 0)
 	f = forecastOf(s.Input)
 	if b := f.Budgets[0]; b.FewestHealthy != 0 || b.At < 79 || b.At > 82 || b.UnavailablePodSeconds < 14.9 || b.UnavailablePodSeconds > 16 {
@@ -143,7 +143,7 @@ func TestAllReady(t *testing.T) {
 	s.deploymentOf("web", 2, 1)
 	for i, name := range []string{"lost", "second"} {
 		if i > 0 {
-			s.lose(name, drain.PendingCapacity)
+			s.lose(name, plan.PendingCapacity)
 		}
 		s.pods("ReplicaSet", "web", name, 1)
 	}

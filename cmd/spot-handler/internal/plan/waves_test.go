@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 )
 
 // fleet is a Deployment on many nodes of which some are lost at about the same time, each with a
@@ -27,7 +27,7 @@ func (f fleet) forecast(t *testing.T) Forecast {
 	for i := range f.nodes {
 		name := fmt.Sprintf("node-%02d", i)
 		if i < f.lost {
-			s.lose(name, drain.PendingCapacity).after(time.Duration(i) * f.apart)
+			s.lose(name, plan.PendingCapacity).after(time.Duration(i) * f.apart)
 		} else {
 			s.Nodes = append(s.Nodes, aNode(name, fmt.Sprint(f.perNode)))
 		}

@@ -9,21 +9,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 )
 
 // workload is what people know pods by: a Deployment, or whatever else has made them.
 type workload struct {
 	namespace, name string               // the name with its kind
-	deployment      *drain.Deployment    // nil if there is none
+	deployment      *plan.Deployment     // nil if there is none
 	of              types.NamespacedName // the Deployment
 	replicas        int
 	controllers     []*controller
 	pods            map[types.UID]*pod
 	users           map[*lostNode]bool
-	count           drain.Workload
+	count           plan.DeploymentState
 	counted         bool
-	tally           *drain.Tally
+	ledger          *plan.ReplicaLedger
 
 	startup time.Duration // from having a node to Ready
 	never   bool          // its pods do not become Ready
@@ -72,7 +72,7 @@ func (of *workload) account(w *world) {
 
 // WorkloadOf names what made a pod, as [Pod.Workload] does; empty if nothing did.
 func WorkloadOf(p *corev1.Pod) string {
-	kind, name := drain.WorkloadOf(p)
+	kind, name := plan.WorkloadOf(p)
 	if name == "" {
 		return ""
 	}
@@ -83,7 +83,7 @@ func WorkloadOf(p *corev1.Pod) string {
 func readyOf(pods []*corev1.Pod) map[string]Assumption {
 	of := map[string][]*corev1.Pod{}
 	for _, p := range pods {
-		if name := WorkloadOf(p); name != "" && !drain.Finished(p) {
+		if name := WorkloadOf(p); name != "" && !plan.Finished(p) {
 			of[p.Namespace+"/"+name] = append(of[p.Namespace+"/"+name], p)
 		}
 	}
@@ -150,7 +150,7 @@ type startup struct {
 func startupOf(pods []*corev1.Pod) (startup, bool) {
 	var took []time.Duration
 	for _, pod := range pods {
-		if d, ok := drain.Startup(pod); ok {
+		if d, ok := plan.Startup(pod); ok {
 			took = append(took, d)
 		}
 	}

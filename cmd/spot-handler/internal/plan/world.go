@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner/room"
@@ -34,9 +34,9 @@ type world struct {
 	controllers map[types.UID]*controller
 	workloads   map[string]*workload
 	budgets     map[string][]*budget // by namespace
-	gangs       *drain.Gangs
+	gangs       *plan.Gangs
 
-	waves      drain.Waves
+	waves      plan.Waves
 	startsFrom time.Time // when they were worked out
 	draining   bool      // a round of the drain is on the agenda
 	scheduling bool      // so is one of the scheduler
@@ -72,7 +72,7 @@ type lostNode struct {
 // pod is one pod. What Pod shows is what the API would: it is replaced, never changed in place.
 type pod struct {
 	*corev1.Pod
-	member     *drain.Member // of its Deployment, by what Pod shows; nil until it is asked for
+	member     *plan.Replica // of its Deployment, by what Pod shows; nil until it is asked for
 	node       *node
 	controller *controller
 	workload   *workload
@@ -85,7 +85,7 @@ type pod struct {
 func newWorld(in Input) *world {
 	w := &world{
 		in: in, now: in.At, nodes: map[string]*node{}, pods: map[types.UID]*pod{}, controllers: map[types.UID]*controller{},
-		workloads: map[string]*workload{}, budgets: map[string][]*budget{}, gangs: drain.NewGangs(),
+		workloads: map[string]*workload{}, budgets: map[string][]*budget{}, gangs: plan.NewGangs(),
 	}
 	for _, n := range in.Nodes {
 		w.addNode(n)
@@ -102,7 +102,7 @@ func newWorld(in Input) *world {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	for _, p := range pods {
-		if !drain.Finished(p) {
+		if !plan.Finished(p) {
 			w.add(p)
 		}
 	}
@@ -276,12 +276,12 @@ func (w *world) offsetOf(t time.Time) *Seconds {
 
 // Serves reports whether a pod is Ready and not terminating.
 func Serves(p *corev1.Pod) bool {
-	_, ready := drain.Ready(p)
+	_, ready := plan.Ready(p)
 	return ready && p.DeletionTimestamp == nil
 }
 
 func scheduledAt(p *corev1.Pod) time.Time {
-	if c := drain.Condition(p, corev1.PodScheduled); c != nil {
+	if c := plan.Condition(p, corev1.PodScheduled); c != nil {
 		return c.LastTransitionTime.Time
 	}
 	return p.CreationTimestamp.Time

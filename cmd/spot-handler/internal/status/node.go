@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
@@ -17,16 +17,16 @@ import (
 
 // InForce are the operator's settings that a drain follows.
 type InForce struct {
-	Policy        drain.Policy
+	Policy        plan.Policy
 	ScheduledLead time.Duration
 	// From says where they were read, or that they are assumed.
 	From string
 }
 
 // interruption is what the drain of a record is planned with.
-func (in InForce) interruption(rec interruption.Record, now time.Time) drain.Interruption {
+func (in InForce) interruption(rec interruption.Record, now time.Time) plan.NodeState {
 	rules := interruption.Rules{ScheduledLead: in.ScheduledLead}
-	return drain.Interruption{
+	return plan.NodeState{
 		Taint:    marks.Taint(rec),
 		Since:    rec.Since(),
 		Deadline: rules.DrainBy(rec, now),
@@ -50,7 +50,7 @@ type Pod struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	// Next is what is planned for it, as the drain calls it.
-	Next drain.Action `json:"next"`
+	Next plan.Action `json:"next"`
 	// By is when its eviction begins at the latest.
 	By           *time.Time `json:"by,omitempty"`
 	GraceSeconds int64      `json:"graceSeconds"`
@@ -73,7 +73,7 @@ type sources struct {
 	node      *corev1.Node
 	peers     []*corev1.Node
 	in        InForce
-	situation drain.Situation
+	situation plan.Situation
 	surveyed  bool // the situation is whole
 	refusals  []corev1.Event
 	events    []corev1.Event
@@ -109,7 +109,7 @@ func (t sources) status() Node {
 			t.situation.Refused[pod.UID] = true
 		}
 	}
-	for _, d := range drain.Plan(t.now, t.situation) {
+	for _, d := range plan.Plan(t.now, t.situation) {
 		if d.Moves() && (t.namespace == "" || d.Pod.Namespace == t.namespace) {
 			s.OnNode = append(s.OnNode, t.pod(rec, d))
 		}
@@ -127,19 +127,19 @@ func (t sources) refusal(pod *corev1.Pod) string {
 	return ""
 }
 
-func (t sources) pod(rec interruption.Record, d drain.Decision) Pod {
+func (t sources) pod(rec interruption.Record, d plan.Decision) Pod {
 	p := Pod{
 		Namespace: d.Pod.Namespace, Name: d.Pod.Name, Next: d.Action, WaitsFor: d.Reason, NoSurge: d.NoSurge,
-		GraceSeconds: int64(drain.Grace(d.Pod).Seconds()), Refusal: t.refusal(d.Pod),
+		GraceSeconds: int64(plan.Grace(d.Pod).Seconds()), Refusal: t.refusal(d.Pod),
 	}
 	if !d.At.IsZero() {
 		p.By = &d.At
 	}
 	switch {
-	case d.Action == drain.Wait:
+	case d.Action == plan.Wait:
 		p.By, p.Refusal = nil, ""
 	case rec.Phase == interruption.Waiting:
-		p.Next, p.WaitsFor = drain.Later, "the drain has not begun"
+		p.Next, p.WaitsFor = plan.Hold, "the drain has not begun"
 	case !t.surveyed:
 		p.WaitsFor, p.NoSurge = "not known: see what could not be read", ""
 	}

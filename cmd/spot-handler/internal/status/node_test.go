@@ -10,18 +10,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
 
-var inForce = InForce{Policy: drain.Policy{Strategy: drain.Hold, Margin: 10 * time.Second}, From: "the settings of pod a/b"}
+var inForce = InForce{Policy: plan.Policy{Strategy: plan.StrategyHold, Margin: 10 * time.Second}, From: "the settings of pod a/b"}
 
 // shown is the status of a node as people read it after 50 s.
 func shown(t sources) string {
 	t.now, t.in = after(50), inForce
 	rec, err := interruption.ParseRecord(t.node.Annotations[interruption.Annotation])
 	if err == nil {
-		t.situation.Interruption, t.situation.Policy = t.in.interruption(rec, t.now), t.in.Policy
+		t.situation.NodeState, t.situation.Policy = t.in.interruption(rec, t.now), t.in.Policy
 	}
 	return "\n" + strings.Join(t.status().Lines(t.now, 0), "\n") + "\n"
 }
@@ -46,7 +46,7 @@ func TestNode(t *testing.T) {
 	})
 	got := shown(sources{
 		node: node, surveyed: true,
-		situation: drain.Situation{Pods: []*corev1.Pod{pod(1, terminating), pod(2, running), pod(3, graceful), pod(4, daemon)}},
+		situation: plan.Situation{Pods: []*corev1.Pod{pod(1, terminating), pod(2, running), pod(3, graceful), pod(4, daemon)}},
 		refusals: []corev1.Event{
 			refusal("mine", "shop", "web-2", "uid-2", "forged"), refusal("mine", "mine", "web-2", "uid-2", "forged"),
 			refusal("shop", "shop", "web-2", "uid-1", "of an older pod"), refusal("shop", "shop", "web-3", "uid-2", "of no pod"),
@@ -107,8 +107,8 @@ source: queue
 func TestPodsThatLeaveLast(t *testing.T) {
 	late := []*corev1.Pod{
 		pod(1, func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "Job" }),
-		pod(2, func(p *corev1.Pod) { p.Annotations = map[string]string{drain.WhenAnnotation: "last"} }),
-		pod(3, func(p *corev1.Pod) { p.Labels = map[string]string{drain.GangLabel: "g"} }),
+		pod(2, func(p *corev1.Pod) { p.Annotations = map[string]string{plan.WhenAnnotation: "last"} }),
+		pod(3, func(p *corev1.Pod) { p.Labels = map[string]string{plan.GangLabel: "g"} }),
 	}
 	for want, change := range map[int]func(*interruption.Record){3: func(*interruption.Record) {}, 0: recommended(0, func(*interruption.Record) {})} {
 		n := node("node-1", "batch", change)
@@ -121,7 +121,7 @@ func TestPodsThatLeaveLast(t *testing.T) {
 // What is not known is not shown as if it were.
 func TestNodeThatCouldNotBeRead(t *testing.T) {
 	draining := node("node-1", "batch", as(interruption.Draining, &interruption.Pods{Total: 1}, replacement("Ready", "")))
-	got := shown(sources{node: draining, situation: drain.Situation{Pods: []*corev1.Pod{pod(1, running)}}})
+	got := shown(sources{node: draining, situation: plan.Situation{Pods: []*corev1.Pod{pod(1, running)}}})
 	if want := "not known: see what could not be read"; !strings.Contains(got, want) {
 		t.Errorf("does not say %q:\n%s", want, got)
 	}
@@ -148,7 +148,7 @@ func TestOtherNodes(t *testing.T) {
 		"not its": {sources{node: odd}, "  nothing: its record is not acted on: "},
 		"over":    {sources{node: over}, "over  spot-interruption  Released  -          0/3     0            -            78 s   2 graceful, 1 force-deleted\n"},
 		"in line": {
-			sources{node: waiting, peers: []*corev1.Node{first}, surveyed: true, situation: drain.Situation{Pods: []*corev1.Pod{pod(1, running)}}},
+			sources{node: waiting, peers: []*corev1.Node{first}, surveyed: true, situation: plan.Situation{Pods: []*corev1.Pod{pod(1, running)}}},
 			"  its turn in its pool: 0 under way, 1 ahead of it\n\nPOD         NEXT  AT THE LATEST  GRACE  WHY\nshop/web-1  hold  -              30 s   the drain has not begun\n",
 		},
 	} {
@@ -163,7 +163,7 @@ func TestNodeOfANamespace(t *testing.T) {
 	elsewhere := pod(2, func(p *corev1.Pod) { p.Namespace = "bank" })
 	got := shown(sources{
 		node: node("node-1", "batch", as(interruption.Draining, nil, nil)), namespace: "bank",
-		situation: drain.Situation{Pods: []*corev1.Pod{pod(1, running), elsewhere}},
+		situation: plan.Situation{Pods: []*corev1.Pod{pod(1, running), elsewhere}},
 	})
 	if strings.Contains(got, "shop/web-1") || !strings.Contains(got, "bank/web-2") {
 		t.Errorf("want the pods of bank alone:\n%s", got)

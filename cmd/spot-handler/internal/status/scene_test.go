@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
 
@@ -69,6 +69,6 @@ func running(*corev1.Pod) {}
 
 func terminating(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: after(62)} }
 
-func surged(p *corev1.Pod) { p.Labels = map[string]string{drain.SurgedLabel: "abc"} }
+func surged(p *corev1.Pod) { p.Labels = map[string]string{plan.SurgedLabel: "abc"} }
 
 func daemon(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }

@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"spot-handler/cmd/spot-handler/internal/console"
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
@@ -109,11 +109,11 @@ func StateOf(rec interruption.Record, pod *corev1.Pod, refusal string) (state St
 		return Ending, ""
 	case refusal != "":
 		return Refused, refusal
-	case drain.IsSurged(pod):
+	case plan.IsSurged(pod):
 		return Surging, "its replacement pod"
 	case rec.Phase == interruption.Waiting:
 		return Waiting, "the turn or the time of its node"
-	case provisioner.CapacityOf(rec.Replacement) == drain.PendingCapacity:
+	case provisioner.CapacityOf(rec.Replacement) == plan.PendingCapacity:
 		return Waiting, "the replacement"
 	}
 	return Waiting, "its turn, or its eviction deadline"
@@ -216,8 +216,8 @@ func (n interrupted) count() (c Pods) {
 
 // Leaving are those of a node's pods that have to leave it, as the drain judges.
 func Leaving(now time.Time, rec interruption.Record, pods []*corev1.Pod) []*corev1.Pod {
-	in := drain.Interruption{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rec.Deadline}
-	return drain.ViewOf(drain.Plan(now, drain.Situation{Interruption: in, Pods: pods})).Moving
+	in := plan.NodeState{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rec.Deadline}
+	return plan.ViewOf(plan.Plan(now, plan.Situation{NodeState: in, Pods: pods})).Moving
 }
 
 // result is what became of the pods, in a clause.

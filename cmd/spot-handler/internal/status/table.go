@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/cmd/spot-handler/internal/console"
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
@@ -182,7 +182,7 @@ func (s Node) podLines(now time.Time, width int) []string {
 		if p.Refusal != "" {
 			why += "; refused: " + p.Refusal
 		}
-		if p.NoSurge != "" && p.Next == drain.Later {
+		if p.NoSurge != "" && p.Next == plan.Hold {
 			why += "; not surged: " + p.NoSurge
 		}
 		return []console.Cell{

@@ -1,0 +1,142 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+var (
+	now    = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	taint  = corev1.Taint{Key: "spot-handler/interrupted", Value: "spot-interruption", Effect: corev1.TaintEffectNoSchedule}
+	policy = Policy{Strategy: StrategyHold, Margin: 10 * time.Second}
+)
+
+func pod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "shop", UID: types.UID("uid-" + name), Annotations: map[string]string{}},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+	for _, f := range change {
+		f(p)
+	}
+	return p
+}
+
+// decided is what the plan says of the pod.
+func decided(s Situation, pod *corev1.Pod) Decision {
+	plan := Plan(now, s)
+	return plan[slices.IndexFunc(plan, func(d Decision) bool { return d.Pod == pod })]
+}
+
+func withGrace(seconds int64) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &seconds }
+}
+
+func withClaim(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
+		}}}
+	}
+}
+
+func ownedBy(kind string) func(*corev1.Pod) {
+	yes := true
+	return func(p *corev1.Pod) {
+		p.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: "x", Controller: &yes}}
+	}
+}
+
+func annotated(key, value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Annotations[key] = value }
+}
+
+func tolerating(key string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Tolerations = []corev1.Toleration{{Key: key, Operator: corev1.TolerationOpExists}}
+	}
+}
+
+// of makes the pod one of a Deployment.
+func of(app string) func(*corev1.Pod) {
+	yes := true
+	return func(p *corev1.Pod) {
+		p.Labels = map[string]string{"app": app, HashLabel: "abc12"}
+		p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: app + "-abc12", UID: "set", Controller: &yes}}
+	}
+}
+
+// isSurgedPod is what the API server makes of a surge.
+func isSurgedPod(p *corev1.Pod) {
+	app := p.Labels["app"]
+	p.Labels = labelsOnceSurged(p.Labels)
+	p.Annotations[SurgedAnnotation] = fmt.Sprintf(`{"replicaSet":%q,"uid":"set"}`, app+"-abc12")
+	p.OwnerReferences = nil
+}
+
+func readyAfter(d time.Duration) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		scheduled := now.Add(-time.Hour)
+		p.Status.Conditions = []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(scheduled)},
+			{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(scheduled.Add(d))},
+		}
+	}
+}
+
+// budget lets atOnce of the app's ten pods go at a time.
+func budget(app string, atOnce int32) *policyv1.PodDisruptionBudget {
+	return &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: app},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+		Status:     policyv1.PodDisruptionBudgetStatus{ExpectedPods: 10, DesiredHealthy: 10 - atOnce, CurrentHealthy: 10, DisruptionsAllowed: atOnce},
+	}
+}
+
+var web = types.NamespacedName{Namespace: "shop", Name: "web"}
+
+func surging(w DeploymentState, pods ...*corev1.Pod) Situation {
+	if w.Selector == nil {
+		w.Selector = labels.SelectorFromSet(labels.Set{"app": "web"})
+	}
+	return Situation{
+		NodeState:   NodeState{Taint: taint, Deadline: now.Add(2 * time.Minute), Capacity: PendingCapacity},
+		Policy:      Policy{Strategy: StrategySurge, Margin: 10 * time.Second},
+		Pods:        pods,
+		Deployments: map[types.NamespacedName]DeploymentState{web: w},
+		Shared:      map[types.NamespacedName]bool{},
+		Constraints: map[string]NamespaceConstraints{"shop": {}},
+	}
+}
+
+func webPod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
+	return pod(name, append([]func(*corev1.Pod){of("web"), readyAfter(time.Second)}, change...)...)
+}
+
+func actions(plan []Decision) string {
+	var list []string
+	for _, d := range plan {
+		list = append(list, fmt.Sprintf("%s %s", d.Pod.Name, d.Action))
+	}
+	slices.Sort(list)
+	return strings.Join(list, ", ")
+}
+
+func createdAt(at time.Time) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(at) }
+}
+
+func startedAt(at time.Time) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		started := metav1.NewTime(at)
+		p.Status.StartTime = &started
+	}
+}

@@ -1,0 +1,63 @@
+package plan
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func labelled(keysAndValues ...string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		if p.Labels == nil {
+			p.Labels = map[string]string{}
+		}
+		for i := 0; i < len(keysAndValues); i += 2 {
+			p.Labels[keysAndValues[i]] = keysAndValues[i+1]
+		}
+	}
+}
+
+func inPodGroup(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: &name} }
+}
+
+// The labels are as the controllers of each project set them.
+func TestGangOf(t *testing.T) {
+	for name, tt := range map[string]struct {
+		pod  *corev1.Pod
+		want Gang
+	}{
+		"none":                 {pod("a"), Gang{}},
+		"of a Deployment":      {webPod("a"), Gang{}},
+		"by our own label":     {pod("a", labelled("spot-handler/gang", "g")), Gang{"shop", "spot-handler/gang", "g"}},
+		"of another's":         {pod("a", inNamespace("bank"), labelled("spot-handler/gang", "g")), Gang{"bank", "spot-handler/gang", "g"}},
+		"not by annotation":    {pod("a", annotated("spot-handler/gang", "g")), Gang{}},
+		"our own before all":   {pod("a", labelled("spot-handler/gang", "g", "ray.io/cluster", "r")), Gang{"shop", "spot-handler/gang", "g"}},
+		"out of its gang":      {pod("a", labelled("spot-handler/gang", "", "ray.io/cluster", "r"), inPodGroup("p")), Gang{}},
+		"JobSet":               {pod("a", labelled("jobset.sigs.k8s.io/jobset-name", "j", "batch.kubernetes.io/job-name", "j-workers-0")), Gang{"shop", "jobset.sigs.k8s.io/jobset-name", "j"}},
+		"LeaderWorkerSet":      {pod("a", labelled("leaderworkerset.sigs.k8s.io/name", "l", "leaderworkerset.sigs.k8s.io/group-key", "ab78")), Gang{"shop", "leaderworkerset.sigs.k8s.io/group-key", "ab78"}},
+		"LWS within Kueue":     {pod("a", labelled("kueue.x-k8s.io/pod-group-name", "k", "leaderworkerset.sigs.k8s.io/group-key", "ab78")), Gang{"shop", "leaderworkerset.sigs.k8s.io/group-key", "ab78"}},
+		"Kubeflow":             {pod("a", labelled("training.kubeflow.org/job-name", "t", "training.kubeflow.org/replica-type", "worker")), Gang{"shop", "training.kubeflow.org/job-name", "t"}},
+		"Ray":                  {pod("a", labelled("ray.io/cluster", "r", "ray.io/node-type", "head")), Gang{"shop", "ray.io/cluster", "r"}},
+		"Volcano Job":          {pod("a", labelled("volcano.sh/job-name", "v", "volcano.sh/job-namespace", "shop")), Gang{"shop", "volcano.sh/job-name", "v"}},
+		"scheduled by Volcano": {webPod("a", annotated("scheduling.k8s.io/group-name", "podgroup-1")), Gang{}},
+		"Kueue":                {pod("a", labelled("kueue.x-k8s.io/pod-group-name", "k")), Gang{"shop", "kueue.x-k8s.io/pod-group-name", "k"}},
+		"PodGroup":             {pod("a", inPodGroup("p")), Gang{"shop", podGroup, "p"}},
+		"JobSet in PodGroup":   {pod("a", inPodGroup("p"), labelled("jobset.sigs.k8s.io/jobset-name", "j")), Gang{"shop", "jobset.sigs.k8s.io/jobset-name", "j"}},
+		"PodGroup by no name":  {pod("a", func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{} }), Gang{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := gangOf(tt.pod)
+			if got != tt.want {
+				t.Errorf("%+v, want %+v", got, tt.want)
+			}
+			if kept := gangOf(Lean(tt.pod)); kept != got {
+				t.Errorf("%+v of what is kept of the pod", kept)
+			}
+		})
+	}
+}
+
+func inNamespace(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Namespace = name }
+}
