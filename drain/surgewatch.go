@@ -117,7 +117,7 @@ func (s *surgeWatch) giveUp(name types.NamespacedName, reason string) {
 // settle gives back what was reserved.
 func (s *surgeWatch) settle(d plan.Decision) {
 	if of := s.get(d.Deployment); of != nil {
-		of.update(func() { of.ledger.Release(d.Pod.UID) })
+		of.update(func() { of.ledger.Release(d.Pod.UID, d.Action) })
 	}
 }
 

@@ -228,15 +228,23 @@ func (l *ReplicaLedger) Reserve(now time.Time, d *Deployment, pods []*Replica, p
 	if w.offers(action) <= ahead || action == SurgeNow && l.gaveUp != "" {
 		return false
 	}
-	switch action {
-	case SurgeNow:
-		l.surging[pod.UID] = struct{}{}
-	case Evict, End, Force:
-		l.evicting[pod.UID] = struct{}{}
-	case Return:
-		l.returning[pod.UID] = struct{}{}
+	if requests := l.requests(action); requests != nil {
+		requests[pod.UID] = struct{}{}
 	}
 	return true
+}
+
+// requests are those of that action.
+func (l *ReplicaLedger) requests(action Action) map[types.UID]struct{} {
+	switch action {
+	case SurgeNow:
+		return l.surging
+	case Evict, End, Force:
+		return l.evicting
+	case Return:
+		return l.returning
+	}
+	return nil
 }
 
 // offers is how often the Deployment has what the action takes.
@@ -257,12 +265,8 @@ func (w DeploymentState) offers(action Action) int {
 	return 0
 }
 
-// Release drops what was reserved for a pod whose request was refused.
-func (l *ReplicaLedger) Release(pod types.UID) {
-	delete(l.surging, pod)
-	delete(l.evicting, pod)
-	delete(l.returning, pod)
-}
+// Release drops what was reserved for a pod whose request was refused. What it was granted before stays.
+func (l *ReplicaLedger) Release(pod types.UID, action Action) { delete(l.requests(action), pod) }
 
 // Offers reports whether the Deployment has for a decision what that takes of it.
 func (w DeploymentState) Offers(d Decision) bool { return !d.Takes || w.offers(d.Action) > 0 }

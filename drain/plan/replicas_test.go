@@ -51,7 +51,7 @@ func TestLedger(t *testing.T) {
 		t.Fatal("a is not evicted")
 	}
 	check("eviction asked for", 0, 0)
-	l.Release(pods[0].UID)
+	l.Release(pods[0].UID, Evict)
 	check("eviction refused", 0, 1)
 	if !l.Reserve(now, d, replicasOf(pods), pods[0], Evict, 0) {
 		t.Fatal("a is not evicted")

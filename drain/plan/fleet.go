@@ -1,0 +1,486 @@
+package plan
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/handler/interruption"
+)
+
+// Fleet is all nodes that are being drained, with all that is known around them and with what is under way.
+// [Fleet.Apply] takes in what was seen or answered, and [Fleet.Next] returns what to do now and when to
+// ask again. Both only compute. It is not safe for concurrent use.
+//
+// A pod that has to leave waits in a group with those that need the same: a turn to surge, a replacement
+// pod, its disruption budget, or nothing. The most urgent pod of all goes first whose group lets one
+// go. It is decided about again in that moment, as its deadline, its node or its Deployment might have
+// changed since its node was planned.
+type Fleet struct {
+	policy Policy
+	random *rand.Rand
+	now    time.Time
+	todo   Todo
+
+	nodes  map[string]*node
+	newest time.Time // when the last of them began
+	gangs  *Gangs
+
+	users       map[Subject]map[*node]struct{} // of what is watched
+	budgets     map[string]*budgets            // by namespace
+	deployments map[types.NamespacedName]*deployment
+	lookups     map[Subject]*lookup
+	attached    attachments
+
+	waves      Waves
+	wavesOld   bool      // something has happened since they were worked out
+	wavesAt    time.Time // when they can be worked out again
+	wavesFloor time.Time // when they can be at the earliest, whatever happens: otherwise nothing else would get done
+
+	groups  map[groupKey]*group
+	waiting map[string]map[*tracked]struct{} // for their next attempt, by namespace
+	limiter *limiter
+
+	plans    agenda[*node]
+	recounts agenda[types.NamespacedName]
+	retries  agenda[*tracked]
+	relook   agenda[Subject]
+
+	sent    map[types.UID]exit // pods that were sent away from nodes that are not drained any more
+	forgets agenda[types.UID]
+
+	gatheredUntil time.Time // see gatheredAt
+	gatheredFor   time.Time // when that was worked out
+}
+
+// NewFleet returns one without nodes. So many requests are under way at once, not counting those that have
+// waited seconds for an answer. The seed decides how far apart the attempts of refused pods are.
+func NewFleet(policy Policy, atOnce int, seed uint64) *Fleet {
+	return &Fleet{
+		policy:      policy,
+		random:      rand.New(rand.NewPCG(seed, 0)),
+		nodes:       map[string]*node{},
+		gangs:       NewGangs(),
+		users:       map[Subject]map[*node]struct{}{},
+		budgets:     map[string]*budgets{},
+		deployments: map[types.NamespacedName]*deployment{},
+		lookups:     map[Subject]*lookup{},
+		groups:      map[groupKey]*group{},
+		waiting:     map[string]map[*tracked]struct{}{},
+		limiter:     newLimiter(atOnce),
+		plans:       newAgenda[*node](),
+		recounts:    newAgenda[types.NamespacedName](),
+		retries:     newAgenda[*tracked](),
+		relook:      newAgenda[Subject](),
+		sent:        map[types.UID]exit{},
+		forgets:     newAgenda[types.UID](),
+	}
+}
+
+// Event is something that was seen or answered.
+type Event interface{ apply(*Fleet) }
+
+// Todo is what to do now.
+type Todo struct {
+	Watch, Unwatch []Subject // report what is seen, or no more
+	LookUp         []Subject // reply with LookedUp or LookUpFailed
+	Requests       []Request // reply with Replied
+	Halt           []string  // the nodes whose requests are given no more time than EvictTimeout
+	Planned        []string  // nodes that have their first plan
+	Changed        []string  // nodes of whose drain anything might have changed
+	Reports        []Report  // for people
+	Wake           time.Time // when to ask again, if nothing happens before; zero is never
+}
+
+// What is reported.
+type What string
+
+const (
+	EvictionBlocked       What = "blocked"     // a disruption budget has held the pod back for seconds
+	EvictionForced        What = "forced"      // the pod was deleted past its disruption budget
+	AnnotationMeaningless What = "meaningless" // the pod, or its namespace, asks for something that nobody knows
+	Surged                What = "surged"
+	NotSurged             What = "not surged" // its surge was refused; it is held instead
+	NotSurgedEither       What = "not surged either"
+	Returned              What = "returned" // to its ReplicaSet
+	Ended                 What = "ended"    // as its ReplicaSet would have ended it
+	TriedAgain            What = "tried again"
+	SurgesGivenUp         What = "surges given up"
+)
+
+// Report is something that people want to know.
+type Report struct {
+	What        What
+	Node        string
+	Pod         *corev1.Pod
+	Deployment  types.NamespacedName
+	Action      Action // that was requested
+	Attempt     int
+	Reason      string
+	OfNamespace bool // the pod's namespace asks for it
+}
+
+// Left is a pod that its node ends with.
+type Left struct {
+	Pod    *corev1.Pod
+	Reason string
+}
+
+// Status is how far a node's drain has come.
+type Status struct {
+	View
+	// Total is how many pods had to leave since the drain began.
+	Total int
+	// Begun: some pod has been evicted or is to be evicted now, or the replacement is ready
+	// for the replacement pods of surged pods.
+	Begun bool
+	// Moved: every pod that had to leave has left, and none stays.
+	Moved bool
+	// Refusal is why a pod has been held back for seconds, in the API server's words.
+	Refusal string
+	// Volumes is how many are still attached for pods that have left.
+	Volumes int
+	// Done: they have left, and their volumes are detached.
+	Done bool
+	// Next is when the plan changes by the clock alone; zero if it does not.
+	Next time.Time
+}
+
+// Apply takes in what has happened.
+func (f *Fleet) Apply(now time.Time, e Event) {
+	f.now = now
+	e.apply(f)
+}
+
+// plansAtOnce is how many nodes are planned before requests are made again: in a burst, thousands are to be
+// planned.
+const plansAtOnce = 64
+
+// Next returns what to do now.
+func (f *Fleet) Next(now time.Time) Todo {
+	f.now = now
+	for uid, ok := f.forgets.take(now); ok; uid, ok = f.forgets.take(now) {
+		delete(f.sent, uid)
+	}
+	for s, ok := f.relook.take(now); ok; s, ok = f.relook.take(now) {
+		f.lookAgain(s)
+	}
+	for name, ok := f.recounts.take(now); ok; name, ok = f.recounts.take(now) {
+		f.count(f.deployments[name])
+	}
+	f.planWaves()
+	for range plansAtOnce {
+		n, ok := f.plans.take(now)
+		if !ok {
+			break
+		}
+		if n.planned && n.listed {
+			f.replan(n)
+			f.changed(n)
+			f.wavesOld = f.wavesOld || n.draining
+		}
+	}
+	for t, ok := f.retries.take(now); ok; t, ok = f.retries.take(now) {
+		f.wake(t)
+	}
+	wake := earliest(f.limiter.lend(now), f.dispatch())
+	if f.wavesOld {
+		wake = interruption.Earlier(wake, f.wavesAt)
+	}
+	todo := f.todo
+	f.todo = Todo{}
+	slices.Sort(todo.Changed)
+	todo.Changed = slices.Compact(todo.Changed)
+	todo.Wake = earliest(wake, f.plans.next(), f.recounts.next(), f.retries.next(), f.relook.next())
+	return todo
+}
+
+func (f *Fleet) report(r Report) { f.todo.Reports = append(f.todo.Reports, r) }
+
+func (f *Fleet) changed(n *node) { f.todo.Changed = append(f.todo.Changed, n.name) }
+
+// Prepare has a node's pods known and planned for, and moves none of them.
+type Prepare struct {
+	Node  string
+	State NodeState
+}
+
+func (e Prepare) apply(f *Fleet) {
+	n := f.nodeFor(e.Node)
+	if !n.draining && (!n.planned || n.state != e.State) {
+		n.state, n.planned, n.fresh = e.State, true, false
+	}
+}
+
+// Drain has the pods of a node leave, or says how its interruption stands now.
+type Drain struct {
+	Node  string
+	State NodeState
+}
+
+func (e Drain) apply(f *Fleet) {
+	n := f.nodeFor(e.Node)
+	switch {
+	case e.State.Capacity != ReadyCapacity:
+		n.ready = time.Time{}
+	case n.ready.IsZero():
+		n.ready = f.now
+	}
+	if n.draining && n.state == e.State {
+		return
+	}
+	if !n.draining || n.state != e.State {
+		f.wavesStale()
+	}
+	n.fresh = n.fresh && n.state == e.State
+	n.state, n.planned, n.draining = e.State, true, true
+	if n.listed {
+		f.plans.sooner(n, f.now)
+	}
+}
+
+// nodeFor is a node that is known from now on.
+func (f *Fleet) nodeFor(name string) *node {
+	n := f.nodes[name]
+	if n == nil {
+		n = newNode(name, f.now)
+		f.nodes[name], f.newest = n, f.now
+		f.uses(n, podsOf(name))
+	}
+	return n
+}
+
+// Cancel has nothing more begun for a node.
+type Cancel struct{ Node string }
+
+func (e Cancel) apply(f *Fleet) {
+	n := f.nodeFor(e.Node)
+	if n.canceled {
+		return
+	}
+	n.canceled = true
+	f.todo.Halt = append(f.todo.Halt, n.name)
+	for _, t := range n.tracked {
+		f.place(t)
+	}
+}
+
+// Remove forgets a node, whatever has become of its drain.
+type Remove struct{ Node string }
+
+func (e Remove) apply(f *Fleet) {
+	n := f.nodes[e.Node]
+	if n == nil {
+		return
+	}
+	n.canceled = true
+	for uid, t := range n.tracked {
+		f.wait(t, time.Time{})
+		f.place(t)
+		if t.sent != notSent && !t.gone {
+			f.remember(uid, t.sent)
+		}
+	}
+	f.plans.drop(n)
+	f.leave(n)
+	f.reportGangs(n, nil)
+	delete(f.nodes, e.Node)
+	f.todo.Halt = append(f.todo.Halt, n.name)
+}
+
+// sentFor is how long it is known of a pod that it was sent away from a node that is not drained any more. If
+// the node is drained again, its watch might begin with a list from before.
+const sentFor = time.Minute
+
+func (f *Fleet) remember(pod types.UID, by exit) {
+	f.sent[pod] = max(f.sent[pod], by)
+	f.forgets.set(pod, f.now.Add(sentFor))
+}
+
+// View is what would become of a node's pods if its interruption stood so; false until enough is known.
+func (f *Fleet) View(now time.Time, name string, state NodeState) (View, bool) {
+	f.now = now
+	n := f.nodes[name]
+	switch {
+	case n == nil || !n.listed:
+		return View{}, false
+	case n.draining && n.state != state:
+		view := ViewOf(Plan(now, f.gatherAs(n, state)))
+		view.For = state
+		return view, true
+	case f.stale(n):
+		f.plans.drop(n)
+		f.replan(n)
+	}
+	return n.view, n.complete || now.Sub(n.known) >= lookFor
+}
+
+// gatherAs is what the node would be planned with if its interruption stood so.
+func (f *Fleet) gatherAs(n *node, state NodeState) Situation {
+	sit := f.gather(n, state)
+	sit.Gangs = f.gangs.Of(n.name)
+	return sit
+}
+
+// stale reports whether the node has to be planned again now.
+func (f *Fleet) stale(n *node) bool {
+	at, due := f.plans.at[n]
+	return !n.fresh || due && !f.now.Before(at) || !n.until.IsZero() && !f.now.Before(n.until)
+}
+
+// Status is how far the drain of a node has come; false until its pods are known.
+func (f *Fleet) Status(now time.Time, name string) (Status, bool) {
+	f.now = now
+	n := f.nodes[name]
+	if n == nil || !n.listed || !n.draining {
+		return Status{}, false
+	}
+	if f.stale(n) || !n.tracking {
+		f.planWaves()
+		f.plans.drop(n)
+		f.replan(n)
+		f.wavesOld = true
+	}
+	return n.status, true
+}
+
+// Result is what has become of a node's pods by now, each counted once, and which of them are left. The
+// state says which had to leave, if the node was never planned.
+func (f *Fleet) Result(now time.Time, name string, state NodeState) (interruption.Pods, []Left) {
+	f.now = now
+	n := f.nodes[name]
+	if n == nil {
+		return interruption.Pods{}, nil
+	}
+	n.state = state
+	for _, pod := range f.plan(n, state).Moving {
+		f.trackPod(n, pod)
+	}
+	return n.result()
+}
+
+// Canceled reports whether nothing is under way any more of a drain that was cancelled. It returns what
+// has become of the pods, and which of them stay.
+func (f *Fleet) Canceled(now time.Time, name string) (pods interruption.Pods, staying []*corev1.Pod, over bool) {
+	f.now = now
+	n := f.nodes[name]
+	if n == nil || !n.canceled || !n.listed || n.underWay > 0 {
+		return pods, nil, false
+	}
+	pods, _ = n.result()
+	pods.Total, pods.Left = pods.Total-pods.Left, 0
+	for _, pod := range n.list() {
+		if pod.DeletionTimestamp == nil {
+			staying = append(staying, pod)
+		}
+	}
+	slices.SortFunc(staying, byUrgency)
+	return pods, staying, true
+}
+
+// RefusedPods counts the pods that are refused at this moment, by their disruption budget: its NAMESPACE/NAME, or
+// nothing if no single one refuses them.
+func (f *Fleet) RefusedPods() map[string]int {
+	counts := map[string]int{}
+	for _, n := range f.nodes {
+		for _, t := range n.tracked {
+			if t.refusal == "" || !t.stays() {
+				continue
+			}
+			name := ""
+			if t.ofBudget {
+				if budgets := f.budgetsOf(t.pod); len(budgets) == 1 {
+					name = budgets[0].Namespace + "/" + budgets[0].Name
+				}
+			}
+			counts[name]++
+		}
+	}
+	return counts
+}
+
+// OverlongPods counts the pods that have to leave and whose grace period and margin are longer
+// than the whole time available: no drain can end them cleanly. That time is never taken as shorter than
+// SpotNotice: a process that started late, or heard late, is not the pod's fault.
+func (f *Fleet) OverlongPods() (count int) {
+	for _, n := range f.nodes {
+		if !n.draining || n.state.Deadline.IsZero() || n.known.IsZero() {
+			continue
+		}
+		window := max(interruption.SpotNotice, n.state.Deadline.Sub(n.known))
+		sit := Situation{NodeState: n.state}
+		for _, pod := range n.pods {
+			if sit.NotOurs(pod) == "" && Grace(pod)+f.policy.Margin > window {
+				count++
+			}
+		}
+	}
+	return count
+}
+
+const (
+	// wavesFor is how old the waves can be that plans are made with. They depend on all
+	// draining nodes, so they are worked out for all at once.
+	wavesFor = 250 * time.Millisecond
+	// wavesPause is for how long they are not worked out again, for each pod of those nodes. That takes a tenth
+	// of it at most.
+	wavesPause = 30 * time.Microsecond
+)
+
+// wavesStale has the waves worked out again soon.
+func (f *Fleet) wavesStale() { f.wavesOld, f.wavesAt = true, f.wavesFloor }
+
+// planWaves works the waves out again if they are old, and has the nodes planned again whose pods have to
+// go earlier because of it.
+func (f *Fleet) planWaves() {
+	if !f.wavesOld || f.now.Before(f.wavesAt) {
+		return
+	}
+	f.wavesOld = false
+	if f.policy.Strategy == StrategyAtOnce {
+		return
+	}
+	var budgets []*policyv1.PodDisruptionBudget
+	for _, of := range f.budgets {
+		for _, b := range of.list {
+			if WaveSize(b) > 0 {
+				budgets = append(budgets, b)
+			}
+		}
+	}
+	fresh, pods := Waves{}, 0
+	if len(budgets) > 0 {
+		slices.SortFunc(budgets, func(a, b *policyv1.PodDisruptionBudget) int {
+			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+		})
+		var nodes []Situation
+		for _, n := range f.nodes {
+			if n.draining && !n.canceled && !n.known.IsZero() {
+				sit := n.sit
+				f.renew(n, &sit, n.state)
+				sit.Pods = n.list()
+				pods += len(sit.Pods)
+				nodes = append(nodes, sit)
+			}
+		}
+		fresh = PlanWaves(f.now, nodes, budgets)
+	}
+	f.wavesFloor = f.now.Add(time.Duration(pods) * wavesPause)
+	f.wavesAt = interruption.Later(f.now.Add(wavesFor), f.wavesFloor)
+	was := f.waves
+	f.waves = fresh
+	for _, n := range f.nodes {
+		for uid := range n.tracked {
+			at, ok := fresh.Starts[uid]
+			if before, had := was.Starts[uid]; ok && (!had || at.Before(before)) {
+				f.plans.sooner(n, f.now)
+				break
+			}
+		}
+	}
+}

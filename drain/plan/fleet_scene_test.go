@@ -1,0 +1,498 @@
+package plan
+
+import (
+	"container/heap"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// scene is a cluster in virtual time whose nodes are lost, and a Fleet that drains them. What it shows comes
+// late, as watches do, and what it answers as well.
+type scene struct {
+	t      *testing.T
+	fleet  *Fleet
+	random *rand.Rand
+	start  time.Time
+	now    time.Time
+	agenda happenings
+	seq    int
+
+	policy   Policy
+	replies  time.Duration // the longest
+	watches  time.Duration // the longest delay
+	takes    time.Duration // each request, if that is not random
+	faults   int           // of 100 requests, how many fail for no reason of their own
+	pods     map[types.UID]*livePod
+	made     int
+	budgets  map[string]*policyv1.PodDisruptionBudget // by app
+	webs     map[types.NamespacedName]*Deployment
+	nodes    map[string]NodeState
+	ready    time.Time // from when on replacement pods find a node
+	startup  time.Duration
+	watched  map[Subject]bool
+	evicted  map[types.UID]int  // accepted
+	surging  map[types.UID]bool // asked for, and not answered
+	requests []string
+	first    map[types.UID]time.Time // of a pod's first request
+	began    map[string]time.Time    // when a node was interrupted
+	underWay map[string][]time.Time  // when the evictions of an app began that are under way
+	over     bool                    // no drain begins any more
+	wakes    int
+	wakeAt   time.Time
+}
+
+type livePod struct {
+	*corev1.Pod
+	app     string
+	healthy bool
+	ends    time.Duration // how long it takes to stop
+	granted bool
+}
+
+type happening struct {
+	at  time.Time
+	seq int
+	do  func()
+}
+
+type happenings []happening
+
+func (h happenings) Len() int { return len(h) }
+func (h happenings) Less(i, j int) bool {
+	return h[i].at.Before(h[j].at) || h[i].at.Equal(h[j].at) && h[i].seq < h[j].seq
+}
+func (h happenings) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *happenings) Push(x any)   { *h = append(*h, x.(happening)) }
+func (h *happenings) Pop() any {
+	last := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return last
+}
+
+func newScene(t *testing.T, seed uint64, policy Policy) *scene {
+	s := &scene{
+		t: t, random: rand.New(rand.NewPCG(seed, 1)), start: now, now: now, policy: policy,
+		pods: map[types.UID]*livePod{}, budgets: map[string]*policyv1.PodDisruptionBudget{}, webs: map[types.NamespacedName]*Deployment{},
+		nodes: map[string]NodeState{}, watched: map[Subject]bool{}, evicted: map[types.UID]int{}, surging: map[types.UID]bool{},
+		first: map[types.UID]time.Time{}, began: map[string]time.Time{}, underWay: map[string][]time.Time{},
+		replies: 5 * time.Millisecond, watches: 5 * time.Millisecond, startup: 5 * time.Second,
+	}
+	s.fleet = NewFleet(policy, 32, seed)
+	return s
+}
+
+func (s *scene) in(d time.Duration, do func()) {
+	s.seq++
+	heap.Push(&s.agenda, happening{s.now.Add(d), s.seq, do})
+}
+
+func (s *scene) upTo(d time.Duration) time.Duration {
+	return time.Duration(s.random.Int64N(int64(d) + 1))
+}
+
+// show has the Fleet see something, as late as a watch of that subject shows it, in order.
+func (s *scene) show(of Subject, e Event) {
+	s.in(s.watches, func() {
+		if s.watched[of] {
+			s.fleet.Apply(s.now, e)
+		}
+	})
+}
+
+// until plays up to a moment of the story.
+func (s *scene) until(at time.Duration) {
+	end := s.start.Add(at)
+	s.step()
+	for {
+		next := end
+		if len(s.agenda) > 0 && s.agenda[0].at.Before(next) {
+			next = s.agenda[0].at
+		}
+		if wake := s.wakeAt; !wake.IsZero() && wake.Before(next) {
+			next = wake
+		}
+		if next.After(s.now) {
+			s.now, s.wakes = next, 0
+		}
+		for len(s.agenda) > 0 && !s.agenda[0].at.After(s.now) {
+			heap.Pop(&s.agenda).(happening).do()
+		}
+		s.step()
+		if !s.now.Before(end) {
+			return
+		}
+		if s.wakes++; s.wakes > 10000 {
+			s.t.Fatalf("after %s it asks to be woken at once, again and again", s.now.Sub(s.start))
+		}
+	}
+}
+
+// step has the Fleet say what to do, and does it.
+func (s *scene) step() {
+	todo := s.fleet.Next(s.now)
+	s.wakeAt = todo.Wake
+	for _, of := range todo.Unwatch {
+		delete(s.watched, of)
+	}
+	for _, of := range todo.Watch {
+		s.watched[of] = true
+		s.in(s.upTo(s.watches), func() { s.list(of) })
+	}
+	for _, of := range todo.LookUp {
+		s.in(s.upTo(s.replies), func() {
+			var value any = Preferences{}
+			switch of.Kind {
+			case ConstraintsOfNamespace:
+				value = NamespaceConstraints{}
+			case ClaimOfPod:
+				value = Claim{}
+			}
+			if s.random.IntN(100) < s.faults {
+				s.fleet.Apply(s.now, LookUpFailed{of})
+				return
+			}
+			s.fleet.Apply(s.now, LookedUp{of, value})
+		})
+	}
+	for _, r := range todo.Requests {
+		s.request(r)
+	}
+	if !todo.Wake.IsZero() && !todo.Wake.After(s.now) {
+		return // it wants to be asked again
+	}
+	if again := s.fleet.Next(s.now); len(again.Requests) > 0 {
+		s.t.Errorf("%s: asked twice at one moment, it has more requests: %s %s (%s)", s.now.Sub(s.start), again.Requests[0].Action, again.Requests[0].Pod.Name, again.Requests[0].Reason)
+	}
+}
+
+// list shows all that there is of a subject.
+func (s *scene) list(of Subject) {
+	if !s.watched[of] {
+		return
+	}
+	switch of.Kind {
+	case PodsOfNode:
+		for _, p := range s.pods {
+			if p.Spec.NodeName == of.Name.Name {
+				s.fleet.Apply(s.now, PodSeen{Node: of.Name.Name, After: p.Pod})
+			}
+		}
+		s.fleet.Apply(s.now, PodsListed{of.Name.Name})
+	case Budgets:
+		for _, b := range s.budgets {
+			s.fleet.Apply(s.now, BudgetSeen{nil, b})
+		}
+		s.fleet.Apply(s.now, BudgetsListed{of.Name.Namespace})
+	case DeploymentOfPod:
+		s.fleet.Apply(s.now, DeploymentSeen{of.Name, s.webs[of.Name]})
+		for _, p := range s.pods {
+			if p.app == of.Name.Name {
+				s.fleet.Apply(s.now, ReplicaSeen{of.Name, nil, ReplicaOf(p.Pod)})
+			}
+		}
+		s.fleet.Apply(s.now, ReplicasListed{of.Name})
+	}
+}
+
+// changed shows a pod as it is now.
+func (s *scene) changed(was *corev1.Pod, p *livePod, gone bool) {
+	var is *corev1.Pod
+	var replica *Replica
+	if !gone {
+		is, replica = p.Pod, ReplicaOf(p.Pod)
+	}
+	s.show(podsOf(was.Spec.NodeName), PodSeen{Node: was.Spec.NodeName, Before: was, After: is})
+	name := types.NamespacedName{Namespace: "shop", Name: p.app}
+	if s.webs[name] != nil {
+		s.show(Subject{DeploymentOfPod, name}, ReplicaSeen{name, ReplicaOf(was), replica})
+	}
+	s.recount(p.app)
+}
+
+// change makes another version of the pod.
+func (s *scene) change(p *livePod, change func(*corev1.Pod)) {
+	was := p.Pod
+	p.Pod = was.DeepCopy()
+	change(p.Pod)
+	s.changed(was, p, false)
+}
+
+// recount is the disruption controller.
+func (s *scene) recount(app string) {
+	b := s.budgets[app]
+	if b == nil {
+		return
+	}
+	b = b.DeepCopy()
+	b.Status.CurrentHealthy = 0
+	for _, p := range s.pods {
+		if p.app == app && p.healthy && p.DeletionTimestamp == nil {
+			b.Status.CurrentHealthy++
+		}
+	}
+	b.Status.DisruptionsAllowed = max(0, b.Status.CurrentHealthy-b.Status.DesiredHealthy)
+	was := s.budgets[app]
+	s.budgets[app] = b
+	s.show(ofNamespace(Budgets, "shop"), BudgetSeen{was, b})
+}
+
+// add puts a pod on a node.
+func (s *scene) add(p *corev1.Pod, app, on string, ends time.Duration) *livePod {
+	p.Spec.NodeName = on
+	live := &livePod{Pod: p, app: app, healthy: true, ends: ends}
+	s.pods[p.UID] = live
+	return live
+}
+
+// replace is the ReplicaSet controller: it makes as many pods as are missing.
+func (s *scene) replace(app string) {
+	name := types.NamespacedName{Namespace: "shop", Name: app}
+	d := s.webs[name]
+	if d == nil {
+		return
+	}
+	owned := 0
+	for _, p := range s.pods {
+		if p.app == app && metav1.GetControllerOf(p.Pod) != nil && p.DeletionTimestamp == nil {
+			owned++
+		}
+	}
+	for ; owned < d.Replicas(); owned++ {
+		s.made++
+		p := s.add(pod(fmt.Sprint(app, "-new-", s.made), of(app), createdAt(s.now)), app, "new", 0)
+		p.healthy = false
+		s.changed(p.Pod, p, false)
+		wait := max(0, s.ready.Sub(s.now)) + s.startup
+		s.in(wait, func() {
+			p.healthy = true
+			s.change(p, func(pod *corev1.Pod) {
+				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(s.now)}}
+			})
+		})
+	}
+}
+
+// request answers one.
+func (s *scene) request(r Request) {
+	p := s.pods[r.Pod.UID]
+	s.requests = append(s.requests, fmt.Sprintf("%s %s %s", s.now.Sub(s.start), r.Action, r.Pod.Name))
+	if s.first[r.Pod.UID].IsZero() && r.Action != SurgeNow {
+		s.first[r.Pod.UID] = s.now
+	}
+	late, began := s.now.Sub(r.Latest), s.began[r.Node]
+	if first := s.first[r.Pod.UID]; first.Equal(s.now) && s.faults == 0 && s.budgets[p.app] == nil && !r.Latest.IsZero() &&
+		r.Latest.After(began.Add(3*time.Second)) && late > time.Second {
+		s.t.Errorf("%s: %s %s after %s's latest start", s.now.Sub(s.start), r.Action, late, r.Pod.Name)
+	}
+	if r.Action == Evict && s.budgets[p.app] != nil && s.fleet.budgetsIn("shop").listed {
+		for _, other := range s.underWay[p.app] {
+			if apart := s.now.Sub(other); apart < laneApart {
+				s.t.Errorf("%s: an eviction of %s begins %s after another that is under way", s.now.Sub(s.start), p.app, apart)
+			}
+		}
+		s.underWay[p.app] = append(s.underWay[p.app], s.now)
+	}
+	if r.Action == Force && (s.policy.Blocked != Delete || s.now.Before(r.Latest)) {
+		s.t.Errorf("%s: %s is deleted past its budget, which nobody has asked for", s.now.Sub(s.start), r.Pod.Name)
+	}
+	if s.evicted[r.Pod.UID] > 0 {
+		s.t.Errorf("%s: %s %s, and it was sent away before", s.now.Sub(s.start), r.Action, r.Pod.Name)
+	}
+	if r.Action == SurgeNow {
+		s.surging[r.Pod.UID] = true
+		surged := 0
+		for _, p := range s.pods {
+			if p.app == r.Deployment.Name && (IsSurged(p.Pod) || s.surging[p.UID]) && p.DeletionTimestamp == nil {
+				surged++
+			}
+		}
+		if most := s.webs[r.Deployment].maxSurge(); surged > most {
+			s.t.Errorf("%s: %d pods of %s are surged, want at most %d", s.now.Sub(s.start), surged, r.Deployment.Name, most)
+		}
+	}
+	asked := s.now
+	reply := func(after time.Duration, outcome Outcome, reason string) {
+		s.in(after, func() {
+			s.underWay[p.app] = slices.DeleteFunc(s.underWay[p.app], asked.Equal)
+			delete(s.surging, r.Pod.UID)
+			s.fleet.Apply(s.now, Replied{Request: r, Did: r.Action, Reply: Reply{Outcome: outcome, Reason: reason, OfBudget: outcome == Refused}})
+		})
+	}
+	if s.random.IntN(100) < s.faults {
+		reply(s.upTo(s.replies), Transient, "etcd is unreachable")
+		return
+	}
+	takes := s.takes
+	if takes == 0 {
+		takes = s.upTo(s.replies)
+	}
+	s.in(takes/2, func() {
+		b := s.budgets[p.app]
+		switch {
+		case s.pods[r.Pod.UID] == nil || p.DeletionTimestamp != nil && r.Action == SurgeNow:
+			reply(takes/2, PodGone, "")
+			return
+		case r.Action == SurgeNow:
+			surged, err := AsSurged(p.Pod, s.now)
+			if err != nil {
+				reply(takes/2, Refused, err.Error())
+				return
+			}
+			was := p.Pod
+			p.Pod = surged
+			s.changed(was, p, false)
+			s.replace(p.app)
+			s.recount(p.app)
+		case r.Action == Return:
+			was := p.Pod
+			p.Pod = AsReturned(p.Pod)
+			s.changed(was, p, false)
+		case p.DeletionTimestamp != nil:
+		case r.Action == Evict && b != nil && p.healthy && b.Status.DisruptionsAllowed <= 0:
+			reply(takes/2, Refused, "the budget needs them")
+			return
+		default:
+			s.end(p, r.Grace)
+		}
+		if r.Action != SurgeNow && r.Action != Return {
+			s.evicted[r.Pod.UID]++
+		}
+		reply(takes/2, Accepted, "")
+	})
+}
+
+// end has a pod stop.
+func (s *scene) end(p *livePod, grace *int64) {
+	has := Grace(p.Pod)
+	if grace != nil {
+		has = time.Duration(*grace) * time.Second
+	}
+	s.change(p, func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: s.now.Add(has)} })
+	s.replace(p.app)
+	s.in(min(p.ends, has), func() {
+		delete(s.pods, p.UID)
+		s.changed(p.Pod, p, true)
+	})
+}
+
+// web adds a Deployment.
+func (s *scene) web(app string, replicas, maxSurge int) {
+	s.webs[types.NamespacedName{Namespace: "shop", Name: app}] = deploymentOf(int32(replicas), func(d *Deployment) {
+		*d.Spec.Strategy.RollingUpdate.MaxSurge = intstr.FromInt(maxSurge)
+		d.Spec.Selector.MatchLabels["app"] = app
+	})
+}
+
+// randomScene is a cluster of some nodes, with all kinds of pods.
+func randomScene(t *testing.T, seed uint64) *scene {
+	r := rand.New(rand.NewPCG(seed, 2))
+	policy := Policy{Strategy: Strategies()[r.IntN(3)], Blocked: BlockedPolicies()[r.IntN(2)], Margin: 10 * time.Second}
+	s := newScene(t, seed, policy)
+	s.watches, s.replies, s.faults = s.upTo(time.Second), s.upTo(500*time.Millisecond), []int{0, 0, 10, 40}[r.IntN(4)]
+	s.startup = time.Duration(1+r.IntN(15)) * time.Second
+	s.ready = s.start.Add(time.Duration(20+r.IntN(100)) * time.Second)
+	nodes := 1 + r.IntN(4)
+	node := func() string { return fmt.Sprint("node-", r.IntN(nodes)) }
+	for i := range r.IntN(4) {
+		app := fmt.Sprint("web-", i)
+		replicas := 1 + r.IntN(12)
+		s.web(app, replicas, r.IntN(4))
+		if r.IntN(2) == 0 {
+			b := budget(app, 0)
+			b.UID = types.UID(app)
+			b.Status.ExpectedPods, b.Status.DesiredHealthy = int32(replicas), int32(max(0, replicas-r.IntN(3)))
+			s.budgets[app] = b
+		}
+		for j := range replicas {
+			on := node()
+			if r.IntN(3) == 0 {
+				on = "safe"
+			}
+			s.add(pod(fmt.Sprint(app, "-", j), of(app), readyAfter(s.startup), withGrace(int64(r.IntN(60))), createdAt(s.start.Add(-time.Hour))), app, on, s.upTo(time.Minute))
+		}
+		s.recount(app)
+	}
+	for i := range r.IntN(10) {
+		change := []func(*corev1.Pod){
+			func(*corev1.Pod) {}, inGang, annotated(WhenAnnotation, "now"), annotated(WhenAnnotation, "last"), tolerating(""), ownedBy("Job"),
+		}[r.IntN(6)]
+		s.add(pod(fmt.Sprint("bare-", i), withGrace(int64(r.IntN(200))), createdAt(s.start.Add(-time.Hour)), change), "", node(), s.upTo(time.Minute))
+	}
+	for i := range nodes {
+		s.drain(fmt.Sprint("node-", i), s.upTo(20*time.Second), []time.Duration{2 * time.Minute, 2 * time.Minute, time.Minute, 0}[r.IntN(4)])
+	}
+	return s
+}
+
+// drain has a node interrupted after a while.
+func (s *scene) drain(name string, after, left time.Duration) {
+	s.in(after, func() {
+		if s.over {
+			return
+		}
+		state := NodeState{Taint: taint, Since: s.now, Capacity: PendingCapacity}
+		if left > 0 {
+			state.Deadline = s.now.Add(left)
+		}
+		s.nodes[name], s.began[name] = state, s.now
+		s.fleet.Apply(s.now, Prepare{name, state})
+		s.begin(name)
+		s.in(max(0, s.ready.Sub(s.now)), func() {
+			state.Capacity = ReadyCapacity
+			s.nodes[name] = state
+			s.begin(name)
+		})
+	})
+}
+
+// begin has the node's pods leave as soon as enough is known, as the handler does.
+func (s *scene) begin(name string) {
+	if s.over {
+		return
+	}
+	if _, ok := s.fleet.View(s.now, name, s.nodes[name]); ok {
+		s.fleet.Apply(s.now, Drain{name, s.nodes[name]})
+		return
+	}
+	s.in(50*time.Millisecond, func() { s.begin(name) })
+}
+
+// Whatever happens to whichever pods: there are never more pods surged than maxSurge allows, no pod is evicted
+// twice or deleted past its budget, and each whose eviction was granted in time has started by its latest start.
+func TestRandomScenes(t *testing.T) {
+	scenes := 2000
+	if testing.Short() {
+		scenes = 300
+	}
+	for seed := range uint64(scenes) {
+		s := randomScene(t, seed)
+		s.until(5 * time.Minute)
+		for _, p := range s.pods {
+			state, drained := s.nodes[p.Spec.NodeName]
+			if !drained || state.Deadline.IsZero() || s.faults > 0 || s.fleet.nodes[p.Spec.NodeName] == nil {
+				continue
+			}
+			sit := Situation{NodeState: state}
+			if sit.NotOurs(p.Pod) == "" && s.first[p.UID].IsZero() && p.DeletionTimestamp == nil {
+				t.Errorf("%s was never asked to leave", p.Name)
+			}
+		}
+		for uid, n := range s.evicted {
+			if n > 1 {
+				t.Errorf("%s was evicted %d times", uid, n)
+			}
+		}
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}

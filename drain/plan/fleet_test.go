@@ -1,0 +1,306 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+var holding = Policy{Strategy: StrategyHold, Blocked: Leave, Margin: 10 * time.Second}
+
+// evictions are the requests for evictions so far.
+func (s *scene) evictions() (list []string) {
+	for _, r := range s.requests {
+		if strings.Contains(r, " evict ") {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// An eviction was granted, and the pod's watch shows the pod as it was, also in a list that comes later: it
+// is not evicted again. Nor is it if the node's drain ends and begins again before its watch has caught up.
+func TestGrantedOnce(t *testing.T) {
+	s := newScene(t, 1, holding)
+	s.add(pod("a", withGrace(30)), "", "node-a", time.Hour)
+	s.watches = time.Hour // it shows nothing of its own
+	s.ready = s.start
+	s.drain("node-a", 0, 2*time.Minute)
+	p := s.pods["uid-a"].Pod
+	s.watched[podsOf("node-a")] = true
+	s.until(time.Second)
+	s.fleet.Apply(s.now, PodSeen{Node: "node-a", After: p})
+	s.fleet.Apply(s.now, PodsListed{"node-a"})
+	s.until(2 * time.Second)
+	if n := len(s.evictions()); n != 1 {
+		t.Fatalf("%d evictions, want 1", n)
+	}
+	older := p.DeepCopy()
+	older.Labels = map[string]string{"news": "old"}
+	s.fleet.Apply(s.now, PodSeen{Node: "node-a", Before: p, After: older})
+	s.until(10 * time.Second)
+	s.fleet.Apply(s.now, PodSeen{Node: "node-a", Before: older, After: p}) // a list after a gap
+	s.until(20 * time.Second)
+	s.fleet.Apply(s.now, Remove{"node-a"})
+	s.drain("node-a", 0, time.Minute)
+	s.until(21 * time.Second)
+	s.fleet.Apply(s.now, PodSeen{Node: "node-a", After: p})
+	s.fleet.Apply(s.now, PodsListed{"node-a"})
+	s.until(30 * time.Second)
+	if n := len(s.evictions()); n != 1 {
+		t.Errorf("%v, want one", s.evictions())
+	}
+}
+
+// underBudget is a node with so many pods, under a budget that lets so many of them go. Each eviction takes so
+// long.
+func underBudget(t *testing.T, pods, allowed int, takes time.Duration) *scene {
+	s := newScene(t, 1, holding)
+	b := budget("web", int32(allowed))
+	b.UID, b.Status.ExpectedPods, b.Status.DesiredHealthy = "web", int32(max(pods, 10)+10), int32(max(pods, 10)+10-allowed)
+	s.budgets["web"] = b
+	for i := range pods {
+		s.add(pod(fmt.Sprintf("p%03d", i), of("web"), withGrace(30)), "", "node-a", 0)
+	}
+	s.takes, s.ready = takes, s.start
+	s.drain("node-a", 0, 2*time.Minute)
+	return s
+}
+
+// startedAt is when each eviction began, after the first.
+func (s *scene) apart(t *testing.T) (list []time.Duration) {
+	for _, e := range s.evictions() {
+		at, err := time.ParseDuration(strings.Fields(e)[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, at)
+	}
+	for i := len(list) - 1; i >= 0; i-- {
+		list[i] -= list[0]
+	}
+	return list
+}
+
+// One eviction under a budget at a time. One that takes its time does not hold up the others for all of it:
+// where the budget lets another go, that follows as soon as it is clear that it is slow, and the rest a moment
+// apart; where not, after a while.
+func TestSlowEvictionsUnderABudget(t *testing.T) {
+	ms := time.Millisecond
+	for _, tt := range []struct {
+		allowed int
+		takes   time.Duration
+		want    []time.Duration
+	}{
+		{9, 20 * ms, []time.Duration{0, 20 * ms, 40 * ms, 60 * ms, 80 * ms}},
+		{1, time.Minute, []time.Duration{0, 250 * ms, 500 * ms, 750 * ms, 1000 * ms}},
+		{3, time.Minute, []time.Duration{0, 50 * ms, 60 * ms, 310 * ms, 560 * ms}},
+		{9, time.Minute, []time.Duration{0, 50 * ms, 60 * ms, 70 * ms, 80 * ms}},
+	} {
+		t.Run(fmt.Sprint(tt.allowed, " ", tt.takes), func(t *testing.T) {
+			s := underBudget(t, len(tt.want), tt.allowed, tt.takes)
+			s.until(20 * time.Second)
+			if got := s.apart(t); !slices.Equal(got, tt.want) {
+				t.Errorf("evictions begin %s apart from the first, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// The most urgent pod goes first, whatever node it is on; among equals one with volumes, which takes longer in
+// the end. A deadline that comes nearer changes that.
+func TestMostUrgentFirst(t *testing.T) {
+	s := newScene(t, 1, holding)
+	s.fleet.limiter = newLimiter(1)
+	s.takes, s.ready = 100*time.Millisecond, s.start.Add(time.Second)
+	s.add(pod("late", withGrace(10)), "", "node-a", 0)
+	s.add(pod("soon", withGrace(60)), "", "node-a", 0)
+	s.add(pod("data", withGrace(10), withClaim("data")), "", "node-a", 0)
+	s.add(pod("first", withGrace(10)), "", "node-b", 0)
+	s.add(pod("never", withGrace(10)), "", "node-c", 0)
+	s.drain("node-a", 0, 2*time.Minute)
+	s.drain("node-b", 0, time.Minute)
+	s.drain("node-c", 0, 0)
+	s.until(10 * time.Second)
+	var got []string
+	for _, e := range s.evictions() {
+		got = append(got, strings.Fields(e)[2])
+	}
+	if want := []string{"first", "soon", "data", "late", "never"}; !slices.Equal(got, want) {
+		t.Errorf("evicted %v, want %v", got, want)
+	}
+}
+
+// Refused pods try again as soon as their budget lets them: as many as it lets go, the most urgent first.
+func TestRefusedPodsWakeWithTheirBudget(t *testing.T) {
+	s := newScene(t, 1, holding)
+	b := budget("web", 2)
+	b.UID, b.Status.DisruptionsAllowed = "web", 0
+	s.budgets["web"] = b
+	s.ready = s.start
+	for i, grace := range []int64{10, 40, 30, 20} {
+		s.add(pod(fmt.Sprint(i), of("web"), withGrace(grace)), "web", "node-a", time.Hour)
+	}
+	s.drain("node-a", 0, 10*time.Minute)
+	s.until(30 * time.Second)
+	before := len(s.evictions())
+	if before < 8 || before > 80 {
+		t.Errorf("%d attempts in half a minute, want some of each, with backoff", before)
+	}
+	allowed := b.DeepCopy()
+	allowed.Status.DisruptionsAllowed = 2
+	s.fleet.Apply(s.now, BudgetSeen{b, allowed})
+	s.budgets["web"] = allowed
+	woken := len(s.evictions())
+	s.until(30*time.Second + 20*time.Millisecond)
+	got := s.evictions()[woken:]
+	if len(got) < 1 || !strings.HasSuffix(got[0], " 1") {
+		t.Errorf("%v when the budget lets two go, want the most urgent at once", got)
+	}
+}
+
+// A visit that looks before it drains plans once, unless the interruption has changed.
+func TestOnePlanForLookAndDrain(t *testing.T) {
+	s := newScene(t, 1, holding)
+	s.add(pod("a", withGrace(30)), "", "node-a", 0)
+	s.drain("node-a", 0, 2*time.Minute)
+	s.ready = s.start.Add(time.Hour)
+	s.until(5 * time.Second)
+	state := s.nodes["node-a"]
+	view, _ := s.fleet.View(s.now, "node-a", state)
+	s.fleet.Apply(s.now, Drain{"node-a", state})
+	status, ok := s.fleet.Status(s.now, "node-a")
+	if !ok || len(status.Moving) != 1 || &status.Plan[0] != &view.Plan[0] {
+		t.Errorf("planned again, or %+v", status)
+	}
+	state.Capacity = ReadyCapacity
+	s.fleet.Apply(s.now, Drain{"node-a", state})
+	if status, _ = s.fleet.Status(s.now, "node-a"); &status.Plan[0] == &view.Plan[0] || status.Plan[0].Action != Evict {
+		t.Errorf("%s with a replacement that is ready", status.Plan[0].Action)
+	}
+}
+
+// To ask what would become of a node whose interruption stood otherwise changes nothing.
+func TestViewChangesNothing(t *testing.T) {
+	s := newScene(t, 1, holding)
+	s.add(pod("a", withGrace(30)), "", "node-a", 0)
+	s.ready = s.start.Add(time.Hour)
+	s.drain("node-a", 0, 2*time.Minute)
+	s.until(5 * time.Second)
+	none := s.nodes["node-a"]
+	none.Capacity = NoCapacity
+	if view, _ := s.fleet.View(s.now, "node-a", none); view.Plan[0].Action != Evict {
+		t.Errorf("%s without a replacement to wait for", view.Plan[0].Action)
+	}
+	s.until(10 * time.Second)
+	if n := len(s.evictions()); n != 0 {
+		t.Errorf("%d evictions, want the pod held", n)
+	}
+}
+
+// Nothing is kept of drains that have ended.
+func TestNothingIsKept(t *testing.T) {
+	for seed := range uint64(50) {
+		s := randomScene(t, seed)
+		s.until(time.Duration(seed) * 2 * time.Second)
+		for name := range s.nodes {
+			s.fleet.Apply(s.now, Cancel{name})
+			s.fleet.Apply(s.now, Remove{name})
+		}
+		requests := len(s.requests)
+		s.over = true
+		s.until(time.Hour)
+		f := s.fleet
+		kept := map[string]int{
+			"nodes": len(f.nodes), "users": len(f.users), "budgets": len(f.budgets), "deployments": len(f.deployments), "groups": len(f.groups),
+			"waiting": len(f.waiting), "seats": len(f.limiter.seats), "gangs": len(f.gangs.of), "sent": len(f.sent),
+			"plans": len(f.plans.at), "recounts": len(f.recounts.at), "retries": len(f.retries.at), "watched": len(s.watched),
+		}
+		for what, n := range kept {
+			if n > 0 {
+				t.Errorf("seed %d: %d %s", seed, n, what)
+			}
+		}
+		if len(s.requests) > requests {
+			t.Errorf("seed %d: %v after the drains have ended", seed, s.requests[requests:])
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// A look-up that fails is made again, and what is known stays known while it is looked up again, however
+// often that fails.
+func TestLookUps(t *testing.T) {
+	f := NewFleet(holding, 32, 1)
+	at := now
+	f.Apply(at, Prepare{"node-a", NodeState{Taint: taint}})
+	f.Apply(at, PodSeen{Node: "node-a", After: pod("a")})
+	f.Apply(at, PodsListed{"node-a"})
+	subject := ofNamespace(PreferencesOfNamespace, "shop")
+	asked := func(want bool, when string) {
+		t.Helper()
+		todo := f.Next(at)
+		if got := slices.Contains(todo.LookUp, subject); got != want {
+			t.Errorf("%s: looked up %t, want %t", when, got, want)
+		}
+	}
+	know := func() bool {
+		_, ok := f.nodes["node-a"].sit.Namespaces["shop"]
+		return ok
+	}
+	asked(true, "at first")
+	asked(false, "while it is looked up")
+	at = at.Add(time.Second)
+	f.Apply(at, LookUpFailed{subject})
+	asked(false, "just after it has failed")
+	at = at.Add(lookupRetry)
+	asked(true, "a while after it has failed")
+	f.Apply(at, LookedUp{subject, Preferences{When: WhenLast}})
+	asked(false, "when it is known")
+	if !know() {
+		t.Error("not planned with what is known")
+	}
+	at = at.Add(lookupTTL)
+	again := func(change string) {
+		f.Apply(at, PodSeen{Node: "node-a", Before: pod("a"), After: pod("a", labelled("news", change))})
+	}
+	again("1")
+	asked(true, "after a while")
+	f.Apply(at, LookUpFailed{subject})
+	at = at.Add(time.Second)
+	again("2")
+	asked(false, "just after it has failed again")
+	if !know() {
+		t.Error("not known any more while it is looked up again")
+	}
+	at = at.Add(lookupTTL)
+	again("3")
+	f.Next(at)
+	if know() {
+		t.Error("still known long after it could not be looked up")
+	}
+}
+
+// What a watch shows after a node's drain has ended concerns nobody.
+func TestEventsOfNobody(t *testing.T) {
+	f := NewFleet(holding, 32, 1)
+	web := types.NamespacedName{Namespace: "shop", Name: "web"}
+	for _, e := range []Event{
+		PodSeen{Node: "gone", After: pod("a")}, PodsListed{"gone"}, PodAnswered{"gone", "uid-a", WhenNow}, Remove{"gone"},
+		DeploymentSeen{web, nil}, ReplicaSeen{web, nil, ReplicaOf(&corev1.Pod{})}, ReplicasListed{web}, DeploymentUnreadable{web, "no"},
+		LookedUp{ofNamespace(PreferencesOfNamespace, "shop"), Preferences{}}, LookUpFailed{ofNamespace(PreferencesOfNamespace, "shop")},
+		AttachmentSeen{Name: "va", Node: "gone", Volume: "pv"},
+	} {
+		f.Apply(now, e)
+	}
+	if todo := f.Next(now); len(todo.Requests)+len(todo.Watch)+len(todo.LookUp)+len(todo.Changed) > 0 || !todo.Wake.IsZero() {
+		t.Errorf("%+v, want nothing to do", todo)
+	}
+}

@@ -1,0 +1,107 @@
+package plan
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// fill begins as many requests as there is room for, each of a namespace of its own.
+func (l *limiter) fill(at time.Time, made *int) (seats []*seat) {
+	for l.free() {
+		*made++
+		seats = append(seats, l.begin(at, fmt.Sprint(*made)))
+	}
+	return seats
+}
+
+func TestLimiterFollowsTheAPIServer(t *testing.T) {
+	l, made := newLimiter(32), 0
+	round := func(busy bool) {
+		for _, s := range l.fill(now, &made) {
+			l.end(now, s, busy)
+		}
+	}
+	if round(true); l.limit != 16 {
+		t.Errorf("limit %d after a round of refusals, want it halved once", l.limit)
+	}
+	if round(true); l.limit != 8 {
+		t.Errorf("limit %d after another round, want 8", l.limit)
+	}
+	for range 10 {
+		round(true)
+	}
+	if l.limit != 1 {
+		t.Errorf("limit %d, want never below 1", l.limit)
+	}
+	for range 100 {
+		round(false)
+	}
+	if l.limit != 32 || len(l.of)+len(l.seats) != 0 {
+		t.Errorf("limit %d after many good rounds, want 32 again and no more; kept are %d namespaces", l.limit, len(l.of))
+	}
+}
+
+// Requests that are not answered for seconds lend their seats, but there is a limit to how
+// many are under way, and none is lent soon after the API server has turned one away.
+func TestRequestsThatHangLendTheirSeats(t *testing.T) {
+	l, made, at := newLimiter(2), 0, now
+	var seats []*seat
+	after := func(d time.Duration, want int) {
+		t.Helper()
+		at = at.Add(d)
+		l.lend(at)
+		if seats = append(seats, l.fill(at, &made)...); made != want {
+			t.Errorf("%d requests sent, want %d", made, want)
+		}
+	}
+	end := func(busy bool) {
+		l.end(at, seats[0], busy)
+		seats = seats[1:]
+	}
+	after(0, 2)
+	if next := l.lend(at); !next.Equal(at.Add(patience)) {
+		t.Errorf("looks again after %s, want %s", next.Sub(at), patience)
+	}
+	after(patience-time.Millisecond, 2)
+	after(time.Millisecond, 4)
+	after(patience, 6)
+	after(patience, 8)
+	after(10*patience, 8) // four for each seat
+
+	end(true) // too busy: the answers to all that are under way count once
+	after(0, 8)
+	if l.limit != 1 || l.active+l.lent != 7 {
+		t.Errorf("limit %d with %d under way, want 1 with 7", l.limit, l.active+l.lent)
+	}
+	for range 7 {
+		end(true)
+	}
+	after(0, 9)
+	after(calm-time.Millisecond, 9)
+	if l.limit != 1 || l.lent != 0 {
+		t.Errorf("limit %d and %d lent, want 1 and none", l.limit, l.lent)
+	}
+	after(time.Millisecond, 10) // it has not refused anything for a while, and hangs still
+}
+
+// A namespace whose requests all hang has at most seven eighths of the seats, half of them while any of its
+// requests has lent its own, and half of what can be lent. There is always room for another's.
+func TestRequestsOfOneNamespaceThatHang(t *testing.T) {
+	l := newLimiter(4)
+	for at := now; at.Before(now.Add(time.Minute)); at = at.Add(time.Second) {
+		l.lend(at)
+		for l.free() && l.room("hostile") {
+			l.begin(at, "hostile")
+		}
+		if own := l.of["hostile"]; own.active > 3 || own.active > 2 && own.lent > 0 || own.lent > 6 {
+			t.Fatalf("of one namespace %+v are under way, want at most 3 of 4 seats, 2 while any is lent, and 6 of 12 that are lent", own)
+		}
+		if !l.free() || !l.room("shop") {
+			t.Fatal("no room for another namespace's")
+		}
+	}
+	if own := l.of["hostile"]; own.lent < 4 {
+		t.Errorf("%+v, want some that have lent their seats", own)
+	}
+}

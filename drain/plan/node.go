@@ -1,0 +1,466 @@
+package plan
+
+import (
+	"cmp"
+	"reflect"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/handler/interruption"
+)
+
+// node is one that is being drained, or whose drain is being prepared.
+type node struct {
+	name     string
+	began    time.Time
+	state    NodeState
+	planned  bool // it has a state to plan with
+	draining bool // its pods can leave
+	canceled bool // nothing more is begun
+	ready    time.Time
+
+	listed  bool // its pods have been seen
+	pods    map[types.UID]*corev1.Pod
+	came    map[types.UID]time.Time // of pods that have come since the first list
+	answers map[types.UID]When      // of pods to notices
+	uses    map[Subject]struct{}
+
+	known    time.Time // when it was first planned
+	sit      Situation // that it was last planned with
+	view     View
+	complete bool      // all was known that the view depends on
+	fresh    bool      // nothing has happened since the view was made
+	until    time.Time // when the view changes by the clock alone; zero if it does not
+	status   Status
+	tracking bool // its pods wait for what is to be requested for them
+
+	tracked  map[types.UID]*tracked
+	underWay int // requests
+	begun    bool
+	emptied  time.Time       // when the last pod had gone
+	reported map[string]bool // who asks for something meaningless
+	refused  map[types.UID]bool
+	fixed    map[types.UID]string
+}
+
+// tracked is one pod that has to leave, from when it was first planned for.
+type tracked struct {
+	node     *node
+	pod      *corev1.Pod
+	decision Decision  // of the last plan
+	due      time.Time // see Decision.Due
+
+	group *group // in which it waits for its request; nil if it waits for none
+	index int    // there
+
+	underWay   bool
+	attempt    int
+	retryAt    time.Time // when its next attempt is; zero if it need not wait
+	unanswered bool      // its last request was not answered in time
+	surged     bool      // by us, which its node's watch might not show yet
+	returned   bool      // as well
+	forcing    bool      // the time has come to delete it past its disruption budget
+
+	sent   exit
+	gone   bool
+	goneAt time.Time
+
+	refusal  string // of its eviction; empty once it was sent away
+	failure  string // what its last request failed of that says nothing about the pod
+	ofBudget bool   // refused by a disruption budget
+	blocked  bool   // refused for seconds
+}
+
+// exit is how a pod was sent away: what comes later overrides what comes before.
+type exit int
+
+const (
+	notSent      exit = iota
+	evicted           // the API server has accepted the eviction, or said that the pod is gone
+	cutShort          // with less grace than it asks for
+	forceDeleted      // past its disruption budget
+)
+
+// stays reports whether the pod is there and was not sent away.
+func (t *tracked) stays() bool { return !t.gone && t.sent == notSent }
+
+// send notes that the pod was sent away. It stays so, whatever its node's watch still shows: that might be
+// from before.
+func (t *tracked) send(by exit) {
+	t.sent, t.refusal = max(t.sent, by), ""
+	delete(t.node.refused, t.pod.UID)
+}
+
+// wantsRequest reports whether a request is to be made for the pod as soon as it can be.
+func (t *tracked) wantsRequest() bool {
+	n, d := t.node, t.decision
+	switch {
+	case !n.draining, n.canceled, t.underWay, !t.stays(), !t.retryAt.IsZero():
+		return false
+	case d.Action == SurgeNow && t.surged, d.Action == Return && t.returned: // the node's watch has not shown it yet
+		return false
+	}
+	return d.Action.Requests() || d.Waits
+}
+
+func newNode(name string, now time.Time) *node {
+	return &node{
+		name:     name,
+		began:    now,
+		pods:     map[types.UID]*corev1.Pod{},
+		came:     map[types.UID]time.Time{},
+		answers:  map[types.UID]When{},
+		uses:     map[Subject]struct{}{},
+		tracked:  map[types.UID]*tracked{},
+		reported: map[string]bool{},
+		refused:  map[types.UID]bool{},
+		fixed:    map[types.UID]string{},
+	}
+}
+
+// PodsListed is that all pods of a node have been seen.
+type PodsListed struct{ Node string }
+
+func (e PodsListed) apply(f *Fleet) {
+	if n := f.nodes[e.Node]; n != nil {
+		n.listed = true
+		f.plans.sooner(n, f.now)
+		f.changed(n)
+	}
+}
+
+// PodSeen is that a pod is on a node, has changed there or is gone from it.
+type PodSeen struct {
+	Node          string
+	Before, After *corev1.Pod
+}
+
+// quietFor is how long a change that does not concern the node's other pods waits until the
+// node is planned again. A pod that leaves is seen three or four times on its way out, and most of that
+// does not matter, as it was we who sent it away. It delays what is reported of the drain, never an
+// eviction or the drain's end.
+const quietFor = 500 * time.Millisecond
+
+func (e PodSeen) apply(f *Fleet) {
+	n := f.nodes[e.Node]
+	if n == nil {
+		return
+	}
+	was, is := e.Before, e.After
+	if was != nil && (is == nil || is.UID != was.UID) {
+		delete(n.pods, was.UID)
+		delete(n.came, was.UID)
+	}
+	isNew := is != nil && (was == nil || was.UID != is.UID)
+	if is != nil {
+		n.pods[is.UID] = is
+	}
+	if !n.listed { // the first list
+		return
+	}
+	if isNew {
+		n.came[is.UID] = f.now
+	}
+	soon := false
+	switch {
+	case isNew:
+	case is != nil && same(was, is):
+		return
+	case is == nil, Finished(is) && !Finished(was):
+		soon = n.othersLeft()
+	default:
+		soon = is.DeletionTimestamp != nil && IsSurged(was) == IsSurged(is)
+	}
+	n.fresh = false
+	if soon {
+		f.plans.sooner(n, f.now.Add(quietFor))
+	} else {
+		f.plans.sooner(n, f.now)
+	}
+}
+
+// same reports whether nothing that Lean keeps has changed.
+func same(a, b *corev1.Pod) bool {
+	as := *a
+	as.ResourceVersion = b.ResourceVersion
+	return reflect.DeepEqual(&as, b)
+}
+
+// othersLeft reports whether pods besides our own still have to leave.
+func (n *node) othersLeft() bool {
+	sit := Situation{NodeState: n.state, Came: n.came, Policy: n.sit.Policy, Pods: n.list()}
+	return sit.Others()
+}
+
+func (n *node) list() []*corev1.Pod {
+	list := make([]*corev1.Pod, 0, len(n.pods))
+	for _, pod := range n.pods {
+		list = append(list, pod)
+	}
+	return list
+}
+
+// PodAnswered is what a pod has answered to a notice: it overrides what is annotated.
+type PodAnswered struct {
+	Node string
+	Pod  types.UID
+	When When
+}
+
+func (e PodAnswered) apply(f *Fleet) {
+	if n := f.nodes[e.Node]; n != nil {
+		n.answers[e.Pod] = e.When
+		f.plans.sooner(n, f.now)
+	}
+}
+
+// gather returns what the node is planned with, and has looked up what is missing.
+func (f *Fleet) gather(n *node, state NodeState) Situation {
+	sit := Situation{Policy: f.policy, Pods: n.list()}
+	f.renew(n, &sit, state)
+	sit.Gather(f.now, Sources{
+		Preferences: func(in types.NamespacedName) (Preferences, bool) {
+			return lookUp[Preferences](f, n, Subject{PreferencesOfNamespace, in})
+		},
+		Constraints: func(in types.NamespacedName) (NamespaceConstraints, bool) {
+			return lookUp[NamespaceConstraints](f, n, Subject{ConstraintsOfNamespace, in})
+		},
+		Claim: func(name types.NamespacedName) (Claim, bool) { return lookUp[Claim](f, n, Subject{ClaimOfPod, name}) },
+		Budgets: func(in types.NamespacedName) ([]*policyv1.PodDisruptionBudget, bool) {
+			f.uses(n, ofNamespace(Budgets, in.Namespace))
+			of := f.budgetsIn(in.Namespace)
+			return of.list, of.listed
+		},
+		Deployment: func(name types.NamespacedName) (DeploymentState, bool) { return f.deploymentFor(n, name) },
+		AllReady:   f.allReady,
+	})
+	return sit
+}
+
+// renew brings up to date what of a situation is known without looking at its pods.
+func (f *Fleet) renew(n *node, sit *Situation, state NodeState) {
+	sit.NodeState, sit.Waves = state, f.waves
+	sit.Refused, sit.Fixed, sit.Came, sit.Answers = n.refused, n.fixed, n.came, n.answers
+	sit.Ready, sit.Left = n.ready, nil
+	for _, t := range n.tracked {
+		if t.gone && f.now.Sub(t.goneAt) < LeftFor {
+			sit.Left = append(sit.Left, Leaving{Pod: t.pod, Gone: t.goneAt})
+		}
+	}
+}
+
+// allReady is since when the replacements of all nodes with pods of the Deployment are Ready;
+// zero if some are not.
+func (f *Fleet) allReady(name types.NamespacedName) (since time.Time) {
+	for n := range f.users[Subject{DeploymentOfPod, name}] {
+		if n.ready.IsZero() {
+			return time.Time{}
+		}
+		since = interruption.Later(since, n.ready)
+	}
+	return since
+}
+
+// lookFor is how long a first plan waits to learn enough about the pods' namespaces,
+// Deployments and budgets to say which pods are surged, and which stay.
+const lookFor = 500 * time.Millisecond
+
+// plan plans the node with that state.
+func (f *Fleet) plan(n *node, state NodeState) View {
+	sit := f.gather(n, state)
+	f.reportGangs(n, sit.Departures())
+	sit.Gangs = f.gangs.Of(n.name)
+	n.sit = sit
+	view := ViewOf(Plan(f.now, sit))
+	n.complete = true
+	for _, pod := range view.Moving {
+		_, asked := sit.Namespaces[pod.Namespace]
+		n.complete = n.complete && asked && f.budgetsIn(pod.Namespace).listed && (!view.Surged[pod.UID] || sit.SurgeKnown(pod))
+	}
+	if n.known.IsZero() {
+		n.known = f.now
+		f.wavesStale()
+		f.todo.Planned = append(f.todo.Planned, n.name)
+		if !n.complete {
+			f.plans.sooner(n, f.now.Add(lookFor))
+		}
+	}
+	return view
+}
+
+// reportGangs takes in when the gangs of the node's pods leave, as far as these decide it.
+func (f *Fleet) reportGangs(n *node, own map[Gang]Departure) {
+	for _, name := range f.gangs.Report(f.now, n.name, own) {
+		if other := f.nodes[name]; other != nil {
+			f.plans.sooner(other, f.now)
+		}
+	}
+}
+
+// replan plans the node again, and has its pods wait for what is to be requested for them.
+func (f *Fleet) replan(n *node) {
+	n.view, n.fresh = f.plan(n, n.state), true
+	n.view.For = n.state
+	n.until = time.Time{}
+	for _, d := range n.view.Plan {
+		if !d.Moves() && !d.Stays {
+			continue
+		}
+		for _, at := range []time.Time{d.At, d.Until, d.Latest} {
+			if at.After(f.now) {
+				n.until = interruption.Earlier(n.until, at)
+			}
+		}
+	}
+	if n.draining {
+		f.track(n)
+		if !n.status.Next.IsZero() {
+			f.plans.sooner(n, n.status.Next)
+		}
+	}
+}
+
+// track takes in the node's plan.
+func (f *Fleet) track(n *node) {
+	n.tracking = true
+	status := Status{View: n.view, Moved: true}
+	next := func(at time.Time) {
+		if at.After(f.now) {
+			status.Next = interruption.Earlier(status.Next, at)
+		}
+	}
+	present := make(map[types.UID]bool, len(n.view.Plan))
+	for _, d := range n.view.Plan {
+		if d.Stays {
+			status.Moved = false
+			next(d.Until)
+		}
+		if !d.Moves() {
+			continue
+		}
+		f.reportMeaningless(n, d)
+		present[d.Pod.UID] = true
+		status.Moved = false
+		t := f.trackPod(n, d.Pod)
+		next(d.At)
+		next(d.Until)
+		if t.refusal != "" {
+			next(d.Latest)
+		}
+		if t.blocked && t.refusal != "" {
+			status.Refusal = t.refusal
+		}
+		f.decided(t, d)
+	}
+	for uid, t := range n.tracked {
+		if t.gone = !present[uid]; !t.gone {
+			t.goneAt = time.Time{}
+			continue
+		}
+		if t.goneAt.IsZero() {
+			t.goneAt = f.now
+		}
+		f.place(t)
+	}
+	switch {
+	case !status.Moved:
+		n.emptied = time.Time{}
+	case n.emptied.IsZero():
+		n.emptied = f.now
+	}
+	volumes, known := f.volumes(n)
+	status.Done = status.Moved && (known && volumes == 0 || n.state.Deadline.IsZero() && f.now.Sub(n.emptied) >= detachFor)
+	if status.Moved && !status.Done && n.state.Deadline.IsZero() {
+		next(n.emptied.Add(detachFor))
+	}
+	status.Volumes = volumes
+	status.Total, status.Begun = len(n.tracked), n.begun
+	n.status = status
+}
+
+// detachFor bounds the wait for volumes where there is no deadline. An EBS volume takes
+// some seconds to detach; the attach-detach controller itself stops waiting after 6
+// minutes.
+const detachFor = 2 * time.Minute
+
+// decided takes in what was decided about a pod that has to leave.
+func (f *Fleet) decided(t *tracked, d Decision) {
+	n, was := t.node, t.due
+	t.decision, t.due = d, d.Due()
+	ready := n.state.Capacity == ReadyCapacity
+	switch {
+	case d.Action == Wait:
+		t.send(evicted)
+		n.begun = true
+	case t.sent != notSent:
+	case d.Waits:
+		n.begun = n.begun || ready && IsSurged(d.Pod)
+	case d.Action != Hold:
+		n.begun = n.begun || d.Action == Evict || d.Action == Force || d.Action == SurgeNow && ready
+	}
+	if d.Action == Force && !t.forcing {
+		t.forcing = true
+		f.wait(t, time.Time{}) // whatever its budget says
+	}
+	// One that was not due yet waits no longer than until it is.
+	early := was.IsZero() || f.now.Before(was)
+	if !t.retryAt.IsZero() && !t.due.Equal(was) && early && !t.due.IsZero() && t.due.Before(t.retryAt) {
+		f.wait(t, interruption.Later(t.due, f.now))
+	}
+	f.place(t)
+}
+
+// trackPod returns what is known of a pod that has to leave.
+func (f *Fleet) trackPod(n *node, pod *corev1.Pod) *tracked {
+	t := n.tracked[pod.UID]
+	if t == nil {
+		t = &tracked{node: n, sent: f.sent[pod.UID]}
+		if CutShort(pod) { // an earlier leader has evicted it late
+			t.sent = cutShort
+		}
+		n.tracked[pod.UID] = t
+	}
+	t.pod = pod
+	return t
+}
+
+// reportMeaningless does so once for each pod, or for its namespace.
+func (f *Fleet) reportMeaningless(n *node, d Decision) {
+	who := string(d.Pod.UID)
+	if d.OfNamespace {
+		who = d.Pod.Namespace
+	}
+	if d.Meaningless != "" && !n.reported[who] {
+		n.reported[who] = true
+		f.report(Report{What: AnnotationMeaningless, Node: n.name, Pod: d.Pod, Reason: d.Meaningless, OfNamespace: d.OfNamespace})
+	}
+}
+
+// result counts the node's pods, each once, and returns those that are still there and were not sent away.
+func (n *node) result() (r interruption.Pods, left []Left) {
+	sit := Situation{NodeState: n.state}
+	for _, t := range n.tracked {
+		pod := n.pods[t.pod.UID]
+		t.gone = pod == nil || sit.NotOurs(pod) != ""
+		if !t.gone && pod.DeletionTimestamp != nil {
+			t.send(evicted)
+		}
+		r.Total++
+		switch {
+		case t.stays():
+			r.Left++
+			r.Refusal = cmp.Or(t.refusal, r.Refusal)
+			left = append(left, Left{t.pod, cmp.Or(t.refusal, t.failure)})
+		case t.sent == forceDeleted:
+			r.Forced++
+		case t.sent == cutShort, !t.gone:
+			r.Truncated++
+		default:
+			r.Graceful++
+		}
+	}
+	return r, left
+}
