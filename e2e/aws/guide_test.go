@@ -8,6 +8,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclparse"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
 )
 
 // section is the part of a text below a heading, up to the next heading of any level.
@@ -82,5 +86,50 @@ func TestGuideNamesChoices(t *testing.T) {
 				t.Errorf("deploy/aws.md says that %s is %s without being set, the template says %q", name, said, def)
 			}
 		}
+	}
+}
+
+// The Terraform that the guide shows sets variables of the module that there are, with all that have no
+// default, and reads one of its outputs.
+func TestGuideUsesTheModule(t *testing.T) {
+	_, shown, _ := strings.Cut(section(t, "deploy/aws.md", "## Terraform"), "```hcl\n")
+	shown, _, _ = strings.Cut(shown, "```")
+	file, diags := hclparse.NewParser().ParseHCL([]byte(shown), "deploy/aws.md")
+	if diags.HasErrors() {
+		t.Fatal(diags)
+	}
+	used := map[string]bool{}
+	for _, b := range file.Body.(*hclsyntax.Body).Blocks {
+		used[b.Type] = true
+		switch b.Type {
+		case "module":
+			source, diags := b.Body.Attributes["source"].Expr.Value(nil)
+			if diags.HasErrors() || source.AsString() != "./spot-handler/deploy/terraform" {
+				t.Errorf("the source of the module is %q: %v", source.AsString(), diags)
+			}
+			delete(b.Body.Attributes, "source")
+			values := map[string]cty.Value{}
+			for name, a := range b.Body.Attributes {
+				if values[name], diags = a.Expr.Value(nil); diags.HasErrors() {
+					t.Error(diags)
+				}
+			}
+			m := readModule(t, values) // which fails without a value that it needs
+			for name := range values {
+				if _, ok := m.variables[name]; !ok {
+					t.Errorf("the module has no variable %s", name)
+				}
+			}
+		case "output":
+			for _, ref := range b.Body.Attributes["value"].Expr.Variables() {
+				output, ok := ref[len(ref)-1].(hcl.TraverseAttr)
+				if !ok || ref.RootName() != "module" || len(ref) != 3 || readModule(t, map[string]cty.Value{"cluster_name": cty.StringVal("c")}).outputs[output.Name] == nil {
+					t.Errorf("%s is no output of the module", shown[ref.SourceRange().Start.Byte:ref.SourceRange().End.Byte])
+				}
+			}
+		}
+	}
+	if !used["module"] || !used["output"] {
+		t.Errorf("the guide shows %v", used)
 	}
 }
