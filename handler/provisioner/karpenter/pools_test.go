@@ -52,7 +52,7 @@ func TestKarpenterIsNotThere(t *testing.T) {
 		"not installed":        {"list", "nodepools", absent, "not installed"},
 		"no reading of pools":  {"list", "nodepools", forbidden, "the API server forbids it: no RBAC"},
 		"no reading of claims": {"get", "nodeclaims", forbidden, "the API server forbids it: no RBAC"},
-		"no creating":          {"create", "nodeclaims", forbidden, "the API server forbids it: no RBAC"},
+		"no creating":          {"create", "nodeclaims", apierrors.NewForbidden(nodeClaimResource.GroupResource(), "", errors.New("no RBAC")), "the API server forbids it: no RBAC"},
 	} {
 		bubble(t, name, func(t *testing.T) {
 			c, calls, broken := newCluster(t, Options{}), 0, true

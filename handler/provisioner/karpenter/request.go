@@ -2,6 +2,7 @@ package karpenter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -169,6 +170,9 @@ func (c *Claim) isOurs(instance string) bool {
 
 // notCreated separates what would fail again from what might not.
 func (b *Backend) notCreated(r interruption.Replacement, err error) (interruption.Replacement, error) {
+	if isDenied(err) {
+		return provisioner.Failed(r, provisioner.Cause(err)), nil
+	}
 	err = b.note(fmt.Errorf("create NodeClaim %q: %w", r.Name, err))
 	if reason, ok := unavailable(err); ok {
 		return unsupported(reason), nil
@@ -177,6 +181,13 @@ func (b *Backend) notCreated(r interruption.Replacement, err error) (interruptio
 		return provisioner.Failed(r, err.Error()), nil
 	}
 	return r, err
+}
+
+// isDenied reports whether an admission policy has refused this very claim: others may pass. For want of a
+// permission, the API server refuses a creation before it has read the name.
+func isDenied(err error) bool {
+	var answer apierrors.APIStatus
+	return apierrors.IsForbidden(err) && errors.As(err, &answer) && answer.Status().Details != nil && answer.Status().Details.Name != ""
 }
 
 // ours answers for a claim that existed before we made it, as after a crash.

@@ -238,6 +238,18 @@ func TestFailures(t *testing.T) {
 		})
 		wantState(t, c.request(&rec), provisioner.StateFailed, "invalid")
 	})
+	bubble(t, "denied by an admission policy", func(t *testing.T) {
+		c, rec := automatic(t, Options{}, plain(t, "a", 40), plain(t, "b", 30)), record()
+		c.PrependReactor("create", "nodeclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			name := action.(clienttesting.CreateAction).GetObject().(*unstructured.Unstructured).GetName()
+			denial := errors.New("ValidatingAdmissionPolicy 'creates-nodeclaims' denied request: its NodePool uses more than its limits")
+			return strings.HasPrefix(name, "a-"), nil, apierrors.NewForbidden(nodeClaimResource.GroupResource(), name, denial)
+		})
+		r := c.request(&rec)
+		if wantState(t, r, provisioner.StateRequested, "NodePool a: ValidatingAdmissionPolicy 'creates-nodeclaims' denied"); r.Pool != "b" || r.Tried != "a" {
+			t.Errorf("replacement %+v, want one in b after a", r)
+		}
+	})
 	bubble(t, "transient", func(t *testing.T) {
 		c, rec := newCluster(t, Options{}), record()
 		broken := true
