@@ -57,7 +57,7 @@ func (f *fakeNodes) now(t *testing.T) (*corev1.Node, interruption.Record) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec, _, err := nodes.Record(n)
+	rec, err := nodes.Record(n)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package handler
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -91,15 +92,16 @@ func (h *Handler) writeCondition(ctx context.Context, name string) {
 // conditionPatch is what brings the Node's condition in line with its record; changed is false if it is.
 // A record that cannot be read says nothing.
 func conditionPatch(node *corev1.Node, now time.Time) (data []byte, changed bool) {
-	rec, has, err := nodes.Record(node)
-	if err != nil {
+	rec, err := nodes.Record(node)
+	none := errors.Is(err, nodes.ErrNoRecord)
+	if err != nil && !none {
 		return nil, false
 	}
 	shown := nodes.Condition(node, interruption.ConditionType)
 	reason, message := notify.NoticeReason(rec.Kind), conditionText(rec)
 	var entry map[string]any
 	switch {
-	case !has || rec.Phase == interruption.Waiting:
+	case none || rec.Phase == interruption.Waiting:
 		if shown == nil {
 			return nil, false
 		}

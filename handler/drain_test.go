@@ -383,7 +383,7 @@ func TestCordonOnly(t *testing.T) {
 					}
 				}
 				node, _ := f.raw(t)
-				rec, _, err := nodes.Record(node)
+				rec, err := nodes.Record(node)
 				if err != nil || rec.Phase != interruption.Noticed || !node.Spec.Unschedulable || len(node.Spec.Taints) != 1 {
 					t.Errorf("phase %s, %v, unschedulable %v, taints %v", rec.Phase, err, node.Spec.Unschedulable, node.Spec.Taints)
 				}

@@ -26,7 +26,7 @@ func TestEndKeepsWhatCameMeanwhile(t *testing.T) {
 		s.left = 0
 		f.beforePatch = func() {
 			f.change(func(n *corev1.Node) {
-				rec, _, err := nodes.Record(n)
+				rec, err := nodes.Record(n)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -228,7 +228,7 @@ func (h *Handler) forget(name string) {
 // process must not overlook those that the process before it has begun with.
 func (h *Handler) fillLine() {
 	for _, node := range h.opts.Index.All() {
-		if rec, has, err := nodes.Record(node); has && err == nil && rec.TurnTaken() {
+		if rec, err := nodes.Record(node); err == nil && rec.TurnTaken() {
 			h.opts.Turns.Enqueue(node, rec)
 		}
 	}

@@ -2,6 +2,7 @@ package handler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -99,11 +100,11 @@ func (f *fleet) state(t *testing.T) (waiting, underWay, over int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, n := range f.byName {
-		rec, has, err := nodes.Record(n)
+		rec, err := nodes.Record(n)
 		switch {
+		case errors.Is(err, nodes.ErrNoRecord):
 		case err != nil:
 			t.Fatal(err)
-		case !has:
 		case rec.Phase == interruption.Waiting:
 			waiting++
 			if n.Spec.Unschedulable || len(n.Spec.Taints) > 0 || len(rec.Ours) > 0 {
@@ -173,7 +174,7 @@ func TestUnreadableRecordLeavesTheLine(t *testing.T) {
 		f.run(t)
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if next, has, err := nodes.Record(f.byName["a-01"]); err != nil || !has || next.Phase == interruption.Waiting {
+		if next, err := nodes.Record(f.byName["a-01"]); err != nil || next.Phase == interruption.Waiting {
 			t.Errorf("%+v, %v; want the next node's turn", next, err)
 		}
 	})
@@ -292,8 +293,8 @@ func TestTurnIsNotKeptForALongGrace(t *testing.T) {
 				f.h.Enqueue("a-01")
 				f.run(t)
 			}
-			first, _, _ = nodes.Record(f.byName["a-00"])
-			second, _, _ = nodes.Record(f.byName["a-01"])
+			first, _ = nodes.Record(f.byName["a-00"])
+			second, _ = nodes.Record(f.byName["a-01"])
 			return first, second
 		}
 		if first, second := phases(14 * time.Minute); first.Phase != interruption.Draining || second.Phase != interruption.Waiting {

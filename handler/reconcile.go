@@ -73,8 +73,8 @@ func (h *Handler) read(ctx context.Context, name string) *reconciliation {
 	if nodes.Older(node.ResourceVersion, k.resourceVersion) {
 		return nil // our own last write has not come back yet; it will
 	}
-	rec, has, err := nodes.Record(node)
-	if !has {
+	rec, err := nodes.Record(node)
+	if errors.Is(err, nodes.ErrNoRecord) {
 		return &reconciliation{Handler: h, node: node, rec: k.rec, removed: true, known: k}
 	}
 	if err == nil {

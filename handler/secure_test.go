@@ -214,7 +214,7 @@ func TestNodeThatWaitsForItsGroupLosesItsPlace(t *testing.T) {
 		time.Sleep(2 * time.Hour) // there is no way back
 		f.h.Enqueue("a-00")
 		f.run(t)
-		if rec, has, err := nodes.Record(f.byName["a-00"]); !has || err != nil || rec.Replacement.Name != "workers" {
+		if rec, err := nodes.Record(f.byName["a-00"]); err != nil || rec.Replacement.Name != "workers" {
 			t.Errorf("record %s, %v; want it to wait still", rec, err)
 		}
 	})

@@ -2,6 +2,7 @@ package handler
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	smithytime "github.com/aws/smithy-go/time"
@@ -40,11 +41,13 @@ func (h *Handler) drained(name string) bool {
 	if !ok {
 		return true // gone, or another process's
 	}
-	rec, has, err := nodes.Record(node)
+	rec, err := nodes.Record(node)
 	switch {
+	case errors.Is(err, nodes.ErrNoRecord):
+		return false
 	case err != nil:
 		return true // somebody has to look at it first
-	case !has, waitsUnmarked(rec):
+	case waitsUnmarked(rec):
 		return false
 	case h.opts.CordonOnly: // an earlier process has surged them
 		return false

@@ -50,8 +50,8 @@ not read. The exit code is 0 if the Nodes could be read, else 1; 2 is wrong use.
 	show.BoolVarP(&s.watch, "watch", "w", false, "show it again when it changes, until Ctrl-C; on a terminal it is redrawn in place")
 	s.define(cmd, show)
 	_ = cmd.RegisterFlagCompletionFunc("node", s.completeNodes(func(n *corev1.Node) (string, bool) {
-		rec, has, _ := nodes.Record(n)
-		return string(rec.Kind), has
+		rec, _ := nodes.Record(n)
+		return string(rec.Kind), nodes.HasRecord(n)
 	})) // the error is of a flag that does not exist
 	cmd.RunE = s.run
 	return cmd

@@ -2,6 +2,7 @@ package nodes
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -26,13 +27,13 @@ type RulesFunc func(node *corev1.Node, recommended bool) (interruption.Rules, er
 // If the rebalance policy cannot be read right now, the node is only recorded, like one that is
 // to be replaced. The reconcile loop looks at it again.
 func Case(node *corev1.Node, n interruption.Notice, rules RulesFunc, now time.Time) interruption.Case {
-	rec, has, err := Record(node)
+	rec, err := Record(node)
 	instance := InstanceID(node)
 	if !IsInstanceID(instance) && n.InstanceID != "" {
 		instance = n.InstanceID // the Node does not know better
 	}
 	c := interruption.Case{
-		Notice: n, Record: rec, Recorded: has && err == nil, Now: now,
+		Notice: n, Record: rec, Recorded: err == nil, Now: now,
 		Cancelling: node.Annotations[interruption.CancelAnnotation] == "true",
 		Past:       interruption.ParsePast(node.Annotations[interruption.PastAnnotation]),
 		Node: interruption.Node{
@@ -55,22 +56,32 @@ func Case(node *corev1.Node, n interruption.Notice, rules RulesFunc, now time.Ti
 // https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/utils/taints/taints.go
 const scalesDown = "ToBeDeletedByClusterAutoscaler"
 
-// Record reads a Node's record: whether there is one, and whether it can be acted on. One
-// that cannot be read cannot, nor one about another instance than the Node's: whoever owns a
-// node's kubelet may write its annotations, and a record has instances detached, terminated
-// and their hooks completed.
-func Record(node *corev1.Node) (rec interruption.Record, has bool, err error) {
+// ErrNoRecord says that a Node has no record.
+var ErrNoRecord = errors.New("the node has no record")
+
+// HasRecord reports whether the Node has a record, even one that Record refuses.
+func HasRecord(node *corev1.Node) bool {
+	_, has := node.Annotations[interruption.Annotation]
+	return has
+}
+
+// Record reads a Node's record. The error is ErrNoRecord if there is none. A record that can't be
+// read is refused, and so is one about another instance than the Node's: whoever owns a node's
+// kubelet may write its annotations, and a record has instances detached, terminated and their
+// hooks completed.
+func Record(node *corev1.Node) (interruption.Record, error) {
 	text, has := node.Annotations[interruption.Annotation]
 	if !has {
-		return interruption.Record{}, false, nil
+		return interruption.Record{}, ErrNoRecord
 	}
-	if rec, err = interruption.ParseRecord(text); err != nil {
-		return rec, true, err
+	rec, err := interruption.ParseRecord(text)
+	if err != nil {
+		return interruption.Record{}, err
 	}
 	if own := InstanceID(node); IsInstanceID(own) && rec.Instance != own {
-		return interruption.Record{}, true, fmt.Errorf("read record: it is about instance %.64q, and the node is %s", rec.Instance, own)
+		return interruption.Record{}, fmt.Errorf("read record: it is about instance %.64q, and the node is %s", rec.Instance, own)
 	}
-	return rec, true, nil
+	return rec, nil
 }
 
 // Older reports whether resource version a is older than b, "" for none. Since Kubernetes 1.35 the

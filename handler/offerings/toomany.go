@@ -78,8 +78,11 @@ func (m *Memory) recentLosses() (pools map[string]Losses, all func() []*corev1.N
 // may never come, and neither may what waits for its time.
 func standing(all []*corev1.Node) []*corev1.Node {
 	return slices.DeleteFunc(slices.Clone(all), func(node *corev1.Node) bool {
-		rec, has, _ := nodes.Record(node)
-		return has && rec.Kind != interruption.RebalanceRecommendation && rec.Phase != interruption.Waiting && !rec.Rehearsed()
+		if !nodes.HasRecord(node) {
+			return false
+		}
+		rec, _ := nodes.Record(node) // one that can't be read names no kind: the node might be lost
+		return rec.Kind != interruption.RebalanceRecommendation && rec.Phase != interruption.Waiting && !rec.Rehearsed()
 	})
 }
 

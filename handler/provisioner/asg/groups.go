@@ -266,8 +266,8 @@ func (b *Backend) recorded() map[string]*interruption.Replacement {
 
 // recordedOn is the replacement that the record on the Node names, or nil.
 func recordedOn(node *corev1.Node) *interruption.Replacement {
-	rec, has, err := nodes.Record(node)
-	if !has || err != nil {
+	rec, err := nodes.Record(node)
+	if err != nil {
 		return nil
 	}
 	return provisioner.Asked(rec, provisioner.ASG)

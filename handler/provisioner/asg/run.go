@@ -112,8 +112,8 @@ func (b *Backend) over(e *entry) bool {
 	if !ok {
 		return true
 	}
-	rec, has, err := nodes.Record(node)
-	return !has || err != nil || rec.Instance != e.instance || rec.Phase.Over()
+	rec, err := nodes.Record(node)
+	return err != nil || rec.Instance != e.instance || rec.Phase.Over()
 }
 
 // waiting reports whether to search the Nodes again.

@@ -60,32 +60,36 @@ func (b *Backend) existing(ctx context.Context, instance string) ([]*Claim, erro
 }
 
 // instead is the answer to an order if the instance has a replacement in whatever pool, which is
-// followed, or has had too many; false if neither is the case.
-func (b *Backend) instead(ctx context.Context, o claimOrder) (r interruption.Replacement, found bool, err error) {
+// followed, or has had too many; nil if neither is the case.
+func (b *Backend) instead(ctx context.Context, o claimOrder) (*interruption.Replacement, error) {
 	claims, err := b.existing(ctx, o.lost.rec.Instance)
 	if reason, ok := unavailable(err); ok {
-		return unsupported(reason), true, nil
+		none := unsupported(reason)
+		return &none, nil
 	}
 	if err != nil {
-		return r, false, err
+		return nil, err
 	}
 	name := o.name()
 	at := slices.IndexFunc(claims, func(c *Claim) bool { return c.Labels[SettledLabel] == "" && c.Name != name })
 	switch {
 	case at >= 0:
 		claim := claims[at]
-		r = interruption.Replacement{
-			Backend: provisioner.Karpenter, Name: claim.Name, Pool: claim.Labels[nodePoolLabel],
-			State: provisioner.StateRequested, Reason: "it was requested before",
-		}
 		b.claims.learn(claim)
-		r, err = b.progress(ctx, r, claim)
-		return r, true, err
+		r, err := b.progress(ctx, interruption.Replacement{
+			Backend: provisioner.Karpenter,
+			Name:    claim.Name,
+			Pool:    claim.Labels[nodePoolLabel],
+			State:   provisioner.StateRequested,
+			Reason:  "it was requested before",
+		}, claim)
+		return &r, err
 	case len(claims) >= maxReplacements:
 		reason := fmt.Sprintf("%d NodeClaims that replace %s exist already", len(claims), o.lost.rec.Instance)
-		return failedIn(o.pool.Name, reason), true, nil
+		failed := failedIn(o.pool.Name, reason)
+		return &failed, nil
 	}
-	return r, false, nil
+	return nil, nil
 }
 
 // replacing are the names of the known claims that replace the instance.

@@ -168,8 +168,8 @@ func (k *keeper) isOver(ctx context.Context, claim *Claim) (bool, error) {
 			return false, fmt.Errorf("get Node %q: %w", name, err)
 		}
 	}
-	rec, has, err := nodes.Record(node)
+	rec, err := nodes.Record(node)
 	// The record of a node that still waits names its replacement only once that is requested.
 	cancelled := rec.Phase == interruption.Waiting && rec.Begun.IsZero() && time.Since(claim.CreationTimestamp.Time) > orphanGrace
-	return !has || err != nil || labelValue(rec.Instance) != claim.Labels[ReplacesLabel] || rec.Phase.Over() || cancelled, nil
+	return err != nil || labelValue(rec.Instance) != claim.Labels[ReplacesLabel] || rec.Phase.Over() || cancelled, nil
 }

@@ -105,10 +105,14 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (interruption.Replac
 	if known, _ := b.claims.get(r.Name); known != nil && known.Labels[SettledLabel] == "" {
 		return b.ours(ctx, o, r, known)
 	}
-	if other, found, err := b.instead(ctx, o); found || err != nil {
-		return other, err
+	other, err := b.instead(ctx, o)
+	if err != nil {
+		return r, err
 	}
-	o, err := b.fitted(ctx, o)
+	if other != nil {
+		return *other, nil
+	}
+	o, err = b.fitted(ctx, o)
 	if reason, ok := unavailable(err); ok {
 		return unsupported(reason), nil
 	}

@@ -49,26 +49,34 @@ func (b *Backend) Weigh(ctx context.Context, node *corev1.Node, rec interruption
 	if err != nil {
 		return nil, err
 	}
-	can, others, err := b.weigh(ctx, r)
-	if err == nil && len(can) == 0 && r.hasElsewhere() {
-		can, others, err = b.weigh(ctx, r.withoutElsewhere())
+	all, err := b.weigh(ctx, r)
+	if err == nil && !slices.ContainsFunc(all, Weighed.taken) && r.hasElsewhere() {
+		all, err = b.weigh(ctx, r.withoutElsewhere())
 	}
-	return append(can, others...), err
+	return all, err
 }
 
-// weigh parts the orders that have room from those that come to nothing, and the pools that were
-// rejected before.
-func (b *Backend) weigh(ctx context.Context, r ranking) (pools, rejected []Weighed, err error) {
-	rejected = slices.Clone(r.rejected)
+// taken reports whether Request would ask for a replacement in the pool.
+func (w Weighed) taken() bool { return w.Against == "" }
+
+// weigh returns the orders that have room, in their order, and after them those that come to nothing
+// and the pools that were rejected before.
+func (b *Backend) weigh(ctx context.Context, r ranking) ([]Weighed, error) {
+	var pools []Weighed
+	rejected := slices.Clone(r.rejected)
 	var best claimOrder
 	for _, o := range r.orders {
 		w := Weighed{Pool: o.pool.Name, Capacity: o.capacity, Named: o.namedBy, Without: o.fit.out, Inherited: o.fit.inherited}
 		if o.takesNone() {
 			w.Against = "takes none of the pods"
-		} else if w.Against, err = b.full(ctx, o); err != nil {
-			return nil, nil, err
+		} else {
+			full, err := b.full(ctx, o)
+			if err != nil {
+				return nil, err
+			}
+			w.Against = full
 		}
-		if w.Against != "" {
+		if !w.taken() {
 			rejected = append(rejected, w)
 			continue
 		}
@@ -77,5 +85,5 @@ func (b *Backend) weigh(ctx context.Context, r ranking) (pools, rejected []Weigh
 		}
 		pools, best = append(pools, w), o
 	}
-	return pools, rejected, nil
+	return append(pools, rejected...), nil
 }

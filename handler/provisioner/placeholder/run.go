@@ -2,6 +2,7 @@ package placeholder
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -126,10 +127,10 @@ func (b *Backend) orphaned(p *corev1.Pod, now time.Time) string {
 	case expired(p, now.Add(-overTime)):
 		return "their time is over"
 	}
-	rec, has, err := nodes.Record(node)
+	rec, err := nodes.Record(node)
 	asked := provisioner.Asked(rec, provisioner.Placeholder)
 	switch {
-	case !has:
+	case errors.Is(err, nodes.ErrNoRecord):
 		return "the node is not interrupted any more"
 	case err != nil:
 		return "" // nobody knows; their time will end

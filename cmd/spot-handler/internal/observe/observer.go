@@ -71,8 +71,8 @@ func (o *Observer) node(at time.Time, node *corev1.Node, gone bool) {
 	defer o.mu.Unlock()
 	life := o.open[node.Name]
 	// The last event of a Node that goes may still bring news of its record.
-	rec, has, err := nodes.Record(node)
-	has = has && err == nil
+	rec, err := nodes.Record(node)
+	has := err == nil
 	if life != nil && has && life.rec.Phase.Over() && !rec.Phase.Over() {
 		o.end(life, at, Restored) // and interrupted again
 		life = nil

@@ -185,8 +185,8 @@ func (in *Input) loseInterrupted() {
 		asked[l.Node.Name] = true
 	}
 	for _, n := range in.Nodes {
-		rec, has, err := nodes.Record(n)
-		if asked[n.Name] || !has || err != nil || rec.Phase == interruption.Waiting || rec.Phase.Over() {
+		rec, err := nodes.Record(n)
+		if asked[n.Name] || err != nil || rec.Phase == interruption.Waiting || rec.Phase.Over() {
 			continue
 		}
 		l := Lost{

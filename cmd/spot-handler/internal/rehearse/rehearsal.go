@@ -138,8 +138,8 @@ func (r *Rehearsal) takeBack(ctx context.Context, name string) (undone bool, err
 
 // record is the Node's, and whether it is the one of this rehearsal.
 func (r *Rehearsal) record(node *corev1.Node) (rec interruption.Record, ours bool) {
-	rec, has, err := nodes.Record(node)
-	return rec, has && err == nil && rec.Rehearsed() && rec.Event == r.event
+	rec, err := nodes.Record(node)
+	return rec, err == nil && rec.Rehearsed() && rec.Event == r.event
 }
 
 // change writes what make wants for the Node as it is, if it wants anything. A Node that is gone
@@ -172,7 +172,8 @@ func (r *Rehearsal) change(ctx context.Context, name string, make func(*corev1.N
 func Share(all, chosen []*corev1.Node, percent int) (n, most int) {
 	n = len(chosen)
 	for _, node := range all {
-		if rec, has, err := nodes.Record(node); has && (err != nil || !rec.Phase.Over()) {
+		rec, err := nodes.Record(node)
+		if err == nil && !rec.Phase.Over() || err != nil && !errors.Is(err, nodes.ErrNoRecord) {
 			n++
 		}
 	}

@@ -96,7 +96,7 @@ func (c *cluster) Patch(_ context.Context, name string, kind types.PatchType, da
 	}
 	c.put(after)
 	answer := after.DeepCopy()
-	if rec, has, err := nodes.Record(after); has && err == nil {
+	if rec, err := nodes.Record(after); err == nil {
 		if _, known := c.began[name]; !known {
 			c.began[name] = time.Now()
 		}
@@ -146,7 +146,7 @@ func (c *cluster) drains(d time.Duration) {
 			write(n, rec)
 		})
 		c.later(d, node.Name, func(n *corev1.Node) {
-			if _, has, _ := nodes.Record(n); has {
+			if nodes.HasRecord(n) {
 				write(n, ended(rec, interruption.Drained))
 			}
 		})

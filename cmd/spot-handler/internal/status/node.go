@@ -94,8 +94,8 @@ func (t sources) status() Node {
 			s.Interruption = one
 		}
 	}
-	rec, has, err := nodes.Record(t.node)
-	if !has || err != nil {
+	rec, err := nodes.Record(t.node)
+	if err != nil {
 		return s
 	}
 	s.Record = &rec

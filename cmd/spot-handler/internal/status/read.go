@@ -199,7 +199,7 @@ func (r Reader) node(ctx context.Context, name string, in InForce) (Node, error)
 	events, err := r.eventsOf(ctx, node)
 	miss(err)
 	t := sources{now: time.Now(), node: node, in: in, events: events, namespace: r.Namespace}
-	if rec, has, err := nodes.Record(node); has && err == nil && !rec.Phase.Over() {
+	if rec, err := nodes.Record(node); err == nil && !rec.Phase.Over() {
 		t.refusals, err = r.refusals(ctx, node)
 		miss(err)
 		t.situation, err = drain.Survey(ctx, r.Core, r.Policy, r.Dynamic, name, in.interruption(rec, t.now), in.Policy)

@@ -7,6 +7,7 @@ package status
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -136,14 +137,14 @@ type interrupted struct {
 func Of(now time.Time, all []*corev1.Node, pods map[string][]*corev1.Pod) []Interruption {
 	line := turns.NewLine(turns.Concurrency{}, nil, nil) // which gives no turns
 	for _, node := range all {
-		if rec, has, err := nodes.Record(node); has && err == nil {
+		if rec, err := nodes.Record(node); err == nil {
 			line.Enqueue(node, rec)
 		}
 	}
 	list := []Interruption{}
 	for _, node := range all {
-		rec, has, err := nodes.Record(node)
-		if !has {
+		rec, err := nodes.Record(node)
+		if errors.Is(err, nodes.ErrNoRecord) {
 			continue
 		}
 		if err != nil {
