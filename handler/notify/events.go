@@ -72,7 +72,7 @@ func (e *Events) Run(ctx context.Context) error {
 
 // Notify writes an Event on the Node, with what its record says as annotations.
 func (e *Events) Notify(n News) {
-	e.record(referenceTo("Node", n.Node.ObjectMeta), aboutNode(n.Node, n.Record), n.Warning, n.Reason, n.Text)
+	e.record(referenceTo("Node", n.Node.ObjectMeta), aboutNode(n.Node, n.Record), n.eventType(), n.Reason, n.Text)
 }
 
 // warnOfPod writes a warning about a pod of the node.
@@ -81,13 +81,14 @@ func (e *Events) warnOfPod(node string, pod *corev1.Pod, reason, text string) {
 	if n, ok := e.node(node); ok {
 		rec = recordOf(n)
 	}
-	e.record(referenceTo("Pod", pod.ObjectMeta), aboutPod(node, rec), true, reason, said(rec, text))
+	e.record(referenceTo("Pod", pod.ObjectMeta), aboutPod(node, rec), corev1.EventTypeWarning, reason, said(rec, text))
 }
 
 // About is an Event on an object that is no Node or pod of ours, such as the
-// replacement that a provisioner has asked for.
-func (e *Events) About(object *corev1.ObjectReference, warning bool, reason, text string) {
-	e.record(*object, nil, warning, reason, text)
+// replacement that a provisioner has asked for. eventType is corev1.EventTypeNormal or
+// corev1.EventTypeWarning.
+func (e *Events) About(object *corev1.ObjectReference, eventType, reason, text string) {
+	e.record(*object, nil, eventType, reason, text)
 }
 
 // EvictionBlocked: a pod has to leave and cannot, for a reason in the API server's own

@@ -63,8 +63,23 @@ func (a All) Notify(n News) {
 
 // newNews says what is said of that record: of a rehearsal, nobody must take it for an
 // interruption.
-func newNews(node *corev1.Node, r interruption.Record, stage, reason string, warning bool, text string) News {
-	return News{Node: node, Record: r, Stage: stage, Reason: reason, Warning: warning, Text: said(r, text)}
+func newNews(node *corev1.Node, r interruption.Record, stage, reason, text string) News {
+	return News{Node: node, Record: r, Stage: stage, Reason: reason, Text: said(r, text)}
+}
+
+// warning is newNews of what somebody should look at.
+func warning(node *corev1.Node, r interruption.Record, stage, reason, text string) News {
+	n := newNews(node, r, stage, reason, text)
+	n.Warning = true
+	return n
+}
+
+// eventType is the type of the Event that says it.
+func (n News) eventType() string {
+	if n.Warning {
+		return corev1.EventTypeWarning
+	}
+	return corev1.EventTypeNormal
 }
 
 func said(r interruption.Record, text string) string {
@@ -105,20 +120,20 @@ func Noticed(node *corev1.Node, r interruption.Record) News {
 		done = "the drain waits"
 	}
 	text := fmt.Sprintf("%s of %s from %s: %s; %s", r.Kind, r.Instance, r.Source, when, done)
-	return newNews(node, r, Notice, NoticeReason(r.Kind), true, text)
+	return warning(node, r, Notice, NoticeReason(r.Kind), text)
 }
 
 // Replaced: capacity was requested for the node's pods, or there will be none.
 func Replaced(node *corev1.Node, reason string, r interruption.Replacement) News {
 	if reason != ReasonReplacementRequested {
-		return newNews(node, recordOf(node), "", reason, true, "no replacement: "+r.Reason)
+		return warning(node, recordOf(node), "", reason, "no replacement: "+r.Reason)
 	}
 	why := ""
 	if r.Reason != "" {
 		why = "; " + r.Reason
 	}
 	text := fmt.Sprintf("requested %s in pool %s from %s%s", r.Name, r.Pool, r.Backend, why)
-	return newNews(node, recordOf(node), "", reason, false, text)
+	return newNews(node, recordOf(node), "", reason, text)
 }
 
 // Ended: the drain is over.
@@ -130,28 +145,29 @@ func Ended(node *corev1.Node, reason string, p interruption.Pods, slack time.Dur
 	if p.Refusal != "" {
 		text += "; last refusal: " + p.Refusal
 	}
-	n := newNews(node, recordOf(node), Outcome, reason, reason != ReasonDrained || p.Left+p.Forced+p.Truncated > 0, text)
+	n := newNews(node, recordOf(node), Outcome, reason, text)
+	n.Warning = reason != ReasonDrained || p.Left+p.Forced+p.Truncated > 0
 	n.Pods, n.Slack = p, slack
 	return n
 }
 
 // Canceled: the interruption was cancelled, and what it had set on the node is undone.
 func Canceled(node *corev1.Node, r interruption.Record) News {
-	return newNews(node, r, Outcome, ReasonCanceled, false, fmt.Sprintf("%s cancelled; node as it was before", r.Kind))
+	return newNews(node, r, Outcome, ReasonCanceled, fmt.Sprintf("%s cancelled; node as it was before", r.Kind))
 }
 
 // Returned: the instance has come back, or its rehearsal is over, and what was set on the node is
 // undone.
 func Returned(node *corev1.Node, r interruption.Record) News {
 	if r.Rehearsed() {
-		return newNews(node, r, Outcome, ReasonRehearsalOver, false, fmt.Sprintf("%s is over; node as it was before", r.Kind))
+		return newNews(node, r, Outcome, ReasonRehearsalOver, fmt.Sprintf("%s is over; node as it was before", r.Kind))
 	}
 	text := fmt.Sprintf("instance %s is back after %s; node as it was before", r.Instance, r.Kind)
-	return newNews(node, r, Outcome, ReasonInstanceReturned, false, text)
+	return newNews(node, r, Outcome, ReasonInstanceReturned, text)
 }
 
 // Unreadable: the annotation holds something that is not a record.
 func Unreadable(node *corev1.Node, err error) News {
 	text := fmt.Sprintf("annotation %s is not acted on: %v", interruption.Annotation, err)
-	return newNews(node, interruption.Record{}, "", ReasonRecordUnreadable, true, text)
+	return warning(node, interruption.Record{}, "", ReasonRecordUnreadable, text)
 }

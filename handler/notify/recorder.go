@@ -70,11 +70,7 @@ type eventKey struct {
 }
 
 // record notes an Event about a Node, a pod or what a reference names. It never blocks.
-func (e *Events) record(about corev1.ObjectReference, annotations map[string]string, warning bool, reason, message string) {
-	kind := corev1.EventTypeNormal
-	if warning {
-		kind = corev1.EventTypeWarning
-	}
+func (e *Events) record(about corev1.ObjectReference, annotations map[string]string, eventType, reason, message string) {
 	now := metav1.Now()
 	event := &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{
@@ -82,7 +78,7 @@ func (e *Events) record(about corev1.ObjectReference, annotations map[string]str
 			Namespace:   cmp.Or(about.Namespace, metav1.NamespaceDefault),
 			Annotations: annotations,
 		},
-		InvolvedObject: about, Type: kind, Reason: reason, Message: interruption.Clip(message),
+		InvolvedObject: about, Type: eventType, Reason: reason, Message: interruption.Clip(message),
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 		Source: corev1.EventSource{Component: component}, ReportingController: component,
 	}

@@ -169,7 +169,7 @@ func TestEventsAreCounted(t *testing.T) {
 	s.mu.Lock()
 	s.gone = true
 	s.mu.Unlock()
-	events.About(&corev1.ObjectReference{APIVersion: "karpenter.sh/v1", Kind: "NodeClaim", Name: "claim-1"}, true, "Unused", "text")
+	events.About(&corev1.ObjectReference{APIVersion: "karpenter.sh/v1", Kind: "NodeClaim", Name: "claim-1"}, corev1.EventTypeWarning, "Unused", "text")
 	events.Notify(Canceled(node, rec))
 	want := []string{
 		"POST in default: Normal InterruptionCanceled Node/node-1", "count 2", "count 3",

@@ -96,7 +96,7 @@ type Options struct {
 
 // Events writes Kubernetes Events. It does not block or fail.
 type Events interface {
-	About(object *corev1.ObjectReference, warning bool, reason, text string)
+	About(object *corev1.ObjectReference, eventType, reason, text string)
 }
 
 // Reasons of our Events on NodeClaims, and on NodePools.
@@ -214,9 +214,9 @@ func unsupported(reason string) interruption.Replacement {
 }
 
 // event is about a NodeClaim or a NodePool.
-func (b *Backend) event(kind string, about metav1.ObjectMeta, warning bool, reason, text string) {
+func (b *Backend) event(kind string, about metav1.ObjectMeta, eventType, reason, text string) {
 	if b.opts.Events != nil {
 		object := &corev1.ObjectReference{APIVersion: karpenterGroup + "/v1", Kind: kind, Name: about.Name, UID: about.UID}
-		b.opts.Events.About(object, warning, reason, text)
+		b.opts.Events.About(object, eventType, reason, text)
 	}
 }

@@ -222,10 +222,10 @@ func (f *fakeNodes) List(_ context.Context, opts metav1.ListOptions) (*corev1.Po
 	return list, nil
 }
 
-func (f *fakeNodes) About(object *corev1.ObjectReference, warning bool, reason, _ string) {
+func (f *fakeNodes) About(object *corev1.ObjectReference, eventType, reason, _ string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.warned = warning
+	f.warned = eventType == corev1.EventTypeWarning
 	f.events = append(f.events, object.Kind+"/"+object.Name+" "+reason)
 }
 

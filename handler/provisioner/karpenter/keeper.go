@@ -8,6 +8,7 @@ import (
 	"time"
 
 	smithytime "github.com/aws/smithy-go/time"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
@@ -139,7 +140,7 @@ func (k *keeper) awaitLaunch(ctx context.Context, claim *Claim) (time.Duration, 
 		k.b.notify(claim) // its reconciliation gives the claim up
 		return launchTimeout + orphanGrace - age, nil
 	}
-	return k.remove(ctx, claim, true, reasonNotLaunched, notLaunched(claim))
+	return k.remove(ctx, claim, corev1.EventTypeWarning, reasonNotLaunched, notLaunched(claim))
 }
 
 // isProtected reports whether we keep the claim's node from consolidation. An operator may have removed
@@ -223,7 +224,7 @@ func (k *keeper) review(ctx context.Context, claim *Claim) (time.Duration, error
 	if claim.state() != provisioner.StateReady {
 		text = fmt.Sprintf("returned: it was not Ready within %s of its launch", bootLimit)
 	}
-	return k.remove(ctx, claim, false, reasonUnused, text)
+	return k.remove(ctx, claim, corev1.EventTypeNormal, reasonUnused, text)
 }
 
 // handOverIfUsed hands the claim over if pods run on its node.
@@ -236,7 +237,7 @@ func (k *keeper) handOverIfUsed(ctx context.Context, claim *Claim, version strin
 }
 
 // remove deletes a claim that is of no use. One that has changed meanwhile is checked again.
-func (k *keeper) remove(ctx context.Context, claim *Claim, warn bool, reason, text string) (time.Duration, error) {
+func (k *keeper) remove(ctx context.Context, claim *Claim, eventType, reason, text string) (time.Duration, error) {
 	err := k.b.deleteClaim(ctx, claim)
 	switch {
 	case isMissing(err):
@@ -249,7 +250,7 @@ func (k *keeper) remove(ctx context.Context, claim *Claim, warn bool, reason, te
 		return 0, err
 	}
 	k.b.claims.forget(claim.Name)
-	k.b.event("NodeClaim", claim.ObjectMeta, warn, reason, text)
+	k.b.event("NodeClaim", claim.ObjectMeta, eventType, reason, text)
 	k.b.log.Info().Str("nodeclaim", claim.Name).Str("nodepool", claim.Labels[nodePoolLabel]).
 		Str("node", claim.Annotations[NodeAnnotation]).Str("reason", text).Msg("replacement taken back")
 	return 0, nil

@@ -50,7 +50,7 @@ func (b *Backend) RebalancePolicy(node *corev1.Node) (interruption.RebalancePoli
 // misunderstood complains about an annotation of the pool, once.
 func (b *Backend) misunderstood(pool *nodePool, reason, text string) {
 	if b.said.First(pool.Name + ": " + text) {
-		b.event("NodePool", pool.ObjectMeta, true, reason, text)
+		b.event("NodePool", pool.ObjectMeta, corev1.EventTypeWarning, reason, text)
 		b.log.Warn().Str("nodepool", pool.Name).Str("reason", text).Msg("annotation of NodePool not understood")
 	}
 }

@@ -41,7 +41,8 @@ func (k *keeper) unprotect(ctx context.Context, claim *Claim) (time.Duration, er
 	}
 	if hold.again > 0 {
 		if k.held.count(claim.Name, true) {
-			k.b.event("NodeClaim", claim.ObjectMeta, false, reasonHeld, "kept from consolidation until NodePool "+claim.Annotations[StandsInAnnotation]+" is calm")
+			until := "kept from consolidation until NodePool " + claim.Annotations[StandsInAnnotation] + " is calm"
+			k.b.event("NodeClaim", claim.ObjectMeta, corev1.EventTypeNormal, reasonHeld, until)
 		}
 		return hold.again, nil
 	}
@@ -61,8 +62,11 @@ func (k *keeper) unprotect(ctx context.Context, claim *Claim) (time.Duration, er
 	if err := k.change(ctx, claim, "annotations", unprotected); err != nil {
 		return 0, err
 	}
-	late := hold.why != "" && time.Since(claim.CreationTimestamp.Time) >= LongestHold
-	k.b.event("NodeClaim", claim.ObjectMeta, late, reasonUnprotected, "Karpenter may consolidate the replacement again"+hold.why)
+	eventType := corev1.EventTypeNormal
+	if hold.why != "" && time.Since(claim.CreationTimestamp.Time) >= LongestHold {
+		eventType = corev1.EventTypeWarning
+	}
+	k.b.event("NodeClaim", claim.ObjectMeta, eventType, reasonUnprotected, "Karpenter may consolidate the replacement again"+hold.why)
 	k.b.log.Debug().Str("nodeclaim", claim.Name).Msg("replacement no longer protected")
 	return 0, nil
 }

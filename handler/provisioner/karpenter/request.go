@@ -158,7 +158,7 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (interruption.Replac
 	}
 	claim := decodeClaim(u)
 	text := fmt.Sprintf("replaces interrupted node %s (%s) for %d pods", o.lost.node.Name, o.lost.rec.Instance, len(o.fit.need.Moving))
-	b.event("NodeClaim", claim.ObjectMeta, false, reasonReplaces, text)
+	b.event("NodeClaim", claim.ObjectMeta, corev1.EventTypeNormal, reasonReplaces, text)
 	if o.lost.spotFirst && o.capacity == spot {
 		b.inVain.Put(r.Name, readcache.Answer[string]{Value: triedAs(r.Pool, spot), Asked: time.Now()})
 	}
@@ -264,7 +264,7 @@ func (b *Backend) progress(ctx context.Context, r interruption.Replacement, clai
 // read: the next might be launched.
 func (b *Backend) giveUp(ctx context.Context, r interruption.Replacement, claim *Claim) (interruption.Replacement, error) {
 	reason := notLaunched(claim)
-	again, err := b.keeper.remove(ctx, claim, true, reasonNotLaunched, reason)
+	again, err := b.keeper.remove(ctx, claim, corev1.EventTypeWarning, reasonNotLaunched, reason)
 	switch now, _ := b.claims.get(r.Name); {
 	case err != nil:
 		return r, err
