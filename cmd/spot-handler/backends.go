@@ -137,7 +137,7 @@ func rulesOf(cfg settings, pools *karpenter.Backend) nodes.RulesFunc {
 		case node.Labels[interruption.IgnoreLabel] == "true":
 			own.Unmanaged = "the node is labelled " + interruption.IgnoreLabel + "=true"
 		case cfg.nodes != nil && !cfg.nodes.Matches(labels.Set(node.Labels)):
-			own.Unmanaged = "--node-selector does not select the node"
+			own.Unmanaged = "--managed-nodes does not select the node"
 		}
 		if !recommended || pools == nil {
 			return own, nil

@@ -59,7 +59,7 @@ func TestDaemonOfPod(t *testing.T) {
 			}
 		}
 	}
-	cfg, _ := settingsOf(pod("queue", "--node-selector=team=blue"))
+	cfg, _ := settingsOf(pod("queue", "--managed-nodes=team=blue"))
 	if d := daemonOf(pod(), "", true, cfg); d.Nodes.Matches(labels.Set{"team": "red"}) || !d.Nodes.Matches(labels.Set{"team": "blue"}) {
 		t.Errorf("it acts on %s", d.Nodes)
 	}
@@ -67,10 +67,10 @@ func TestDaemonOfPod(t *testing.T) {
 
 // A rehearsal is refused on a node that the daemon leaves alone, for the same reason.
 func TestRulesOfPod(t *testing.T) {
-	cfg, _ := settingsOf(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Args: []string{"drain", "--node-selector=team=blue"}}}}})
+	cfg, _ := settingsOf(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Args: []string{"drain", "--managed-nodes=team=blue"}}}}})
 	now := time.Now()
 	rehearsal := rehearse.New(nil, rehearse.Options{Loss: plan.Loss{Kind: interruption.SpotInterruption, Deadline: time.Minute}, Rules: rulesOf(cfg, nil)}, now)
-	for team, want := range map[string]string{"blue": "", "red": "--node-selector does not select the node"} {
+	for team, want := range map[string]string{"blue": "", "red": "--managed-nodes does not select the node"} {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"team": team}}}
 		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 		if _, got := rehearsal.Judge(node, now); got != want {

@@ -203,7 +203,7 @@ func settingsOf(pod *corev1.Pod) (settings, error) {
 // left alone: among them are files and templates, which would be read and run here.
 var remoteFlags = []string{
 	"blocked-pods", "calm", "cordon-only", "drain", "drain-strategy", "dry-run", "fallback-nodepool", "fallback-selector",
-	"leader-elect", "margin", "node-selector", "placeholder-image", "provisioner",
+	"leader-elect", "managed-nodes", "margin", "placeholder-image", "provisioner",
 	"rebalance", "release-node", "replacement", "scheduled-lead",
 }
 
@@ -226,6 +226,12 @@ func remoteConfig(mode string, args []string, env []corev1.EnvVar) (settings, er
 				flags.AddFlag(f)
 			}
 		})
+	}
+	args = slices.Clone(args)
+	for i, arg := range args { // of a pod of an older version, which still runs
+		if value, ok := strings.CutPrefix(arg, "--node-selector="); ok {
+			args[i] = "--managed-nodes=" + value
+		}
 	}
 	problems := fill(flags, args, func(name string) string {
 		i := slices.IndexFunc(env, func(v corev1.EnvVar) bool { return v.Name == name && v.Value != "" && len(v.Value) <= mostBytes })

@@ -24,7 +24,7 @@ func TestRemoteConfig(t *testing.T) {
 	t.Setenv("SPOT_HANDLER_MARGIN", "99s") // of this process, which nobody asks for
 	vars := []corev1.EnvVar{{Name: "SPOT_HANDLER_DRAIN_STRATEGY", Value: "hold"}, {Name: "SPOT_HANDLER_MARGIN", Value: "1s"}, {Name: "SPOT_HANDLER_WEBHOOK_URL_FILE", Value: "/dev/zero"}}
 	cfg, err := remoteConfig(modeQueue, []string{
-		"--queue-url", "https://example.com/q", "--margin=7s", "--dry-run", "--release-node=false", "--of-another-version=x", "--node-selector", "team=blue",
+		"--queue-url", "https://example.com/q", "--margin=7s", "--dry-run", "--release-node=false", "--of-another-version=x", "--managed-nodes", "team=blue",
 		"--webhook-url-file=/dev/zero", "--webhook-template={{range until 2000000000}}x{{end}}", "--kubeconfig=/dev/zero",
 	}, vars)
 	if err != nil || cfg.policy.Margin != 7*time.Second || cfg.policy.Strategy != plan.StrategyHold || cfg.policy.Blocked != plan.Leave || !cfg.dryRun || cfg.release {
@@ -32,6 +32,9 @@ func TestRemoteConfig(t *testing.T) {
 	}
 	if cfg.webhooks.Endpoint != (webhook.Endpoint{}) || cfg.webhookTemplate != "" || cfg.kubeconfig != "" || cfg.queueURL != "" || !cfg.nodes.Matches(labels.Set{"team": "blue"}) || cfg.nodes.Empty() {
 		t.Errorf("%+v", cfg)
+	}
+	if old, err := remoteConfig(modeQueue, []string{"--node-selector=team=blue"}, nil); err != nil || old.nodes.Matches(labels.Set{"team": "red"}) || !old.nodes.Matches(labels.Set{"team": "blue"}) {
+		t.Errorf("of an older pod: %v, nodes %v", err, old.nodes)
 	}
 	for _, mode := range []string{modeIMDS, modeDrain, modeQueue} {
 		if cfg, err := remoteConfig(mode, nil, nil); err != nil || cfg.policy.Margin != 10*time.Second {
@@ -43,10 +46,10 @@ func TestRemoteConfig(t *testing.T) {
 		"want 0s to 100s":      {"--margin=1h"},
 		"flag needs an arg":    {"--margin"},
 		"more than":            slices.Repeat([]string{"--dry-run"}, mostArgs+1),
-		"4096 bytes":           {"--node-selector=a=" + strings.Repeat("b", mostBytes)},
+		"4096 bytes":           {"--managed-nodes=a=" + strings.Repeat("b", mostBytes)},
 		"is no NodePool name":  {"--fallback-nodepool=a=b c"},
 		"want one of surge":    {"--drain-strategy=\x1b]0;owned\a"},
-		"unable to parse":      {"--node-selector=a in (("},
+		"unable to parse":      {"--managed-nodes=a in (("},
 		"parse label selector": {"--fallback-selector=,"},
 	} {
 		cfg, err := remoteConfig(modeQueue, args, nil)
@@ -63,7 +66,7 @@ func TestRemoteConfig(t *testing.T) {
 
 func FuzzRemoteConfig(f *testing.F) {
 	f.Add("queue", "--margin=7s\x00--queue-url\x00x", "SPOT_HANDLER_MARGIN", "1s")
-	f.Add("imds", "--fallback-nodepool=a=b,c=d\x00--webhook-template={{range until 2000000000}}\x00--webhook-url-file=/dev/zero", "SPOT_HANDLER_NODE_SELECTOR", "a in (")
+	f.Add("imds", "--fallback-nodepool=a=b,c=d\x00--webhook-template={{range until 2000000000}}\x00--webhook-url-file=/dev/zero", "SPOT_HANDLER_MANAGED_NODES", "a in (")
 	f.Add("drain", "--\x00-h\x00--help\x00--fallback-nodepool=a=';x'", "SPOT_HANDLER_WEBHOOK_TEMPLATE_FILE", "/dev/zero")
 	f.Fuzz(func(t *testing.T, mode, args, name, value string) {
 		if !slices.Contains([]string{modeIMDS, modeDrain, modeQueue}, mode) {

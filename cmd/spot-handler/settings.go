@@ -116,7 +116,7 @@ func (c *settings) define() []group {
 				"account's)")
 		hide(leader, "leader-elect", "pod-name", "pod-namespace")
 	}
-	meaning(source, &c.nodes, "node-selector", "", parseLabels,
+	meaning(source, &c.nodes, "managed-nodes", "", parseLabels,
 		"act only on nodes that this label `selector` selects, such as team=blue; a node labelled "+
 			interruption.IgnoreLabel+"=true is always left alone (default: on all)")
 	oneOf(evict, (*string)(&c.policy.Strategy), "drain-strategy", string(plan.StrategySurge), names(plan.Strategies()),

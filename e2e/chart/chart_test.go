@@ -103,6 +103,7 @@ func TestNonsenseIsRefused(t *testing.T) {
 		{"queue", map[string]any{"controller.serviceAccount.roleArn": "spot-handler"}, []string{"roleArn", "arn:"}},
 		{"queue", map[string]any{"flags.provisioner": "placeholder"}, []string{"flags.fallbackSelector is not set"}},
 		{"imds", map[string]any{"flags.webhookProxy": "tcp://proxy:3128"}, []string{"/flags/webhookProxy", "socks5"}},
+		{"queue", map[string]any{"flags.nodeSelector": "team=blue"}, []string{"flags.nodeSelector is no longer a value", "flags.managedNodes", "controller.nodeSelector"}},
 		{"queue", map[string]any{"flags.webhookUrl": "https://hooks.example.com"}, []string{"flags.webhookUrl is no longer a value", "webhook.secretName"}},
 		{"queue", map[string]any{"flags.webhookTemplate": "{}"}, []string{"flags.webhookTemplate is no longer a value", "webhook.templateKey"}},
 		{"queue", map[string]any{"flags.rebalanceCapacity": "fallback"}, []string{"flags.rebalanceCapacity is no longer a value", "flags.rebalance=fallback"}},

@@ -315,7 +315,7 @@ func (t *Tenant) decoy(ctx context.Context, d dice, name string) error {
 	p.Spec.Containers = []corev1.Container{{Name: "spot-handler", Image: "registry.example.com/spot-handler:1", Args: []string{
 		pick(d, "queue", "drain", "imds"), "--pod-namespace=kube-system" + pick(d, "", d.odd()), "--queue-url=" + d.odd(),
 		"--webhook-url=http://127.0.0.1:1/" + d.odd(), "--webhook-template=" + d.odd(), "--webhook-headers-file=" + pick(d, "/dev/zero", "/dev/stdin", d.odd()),
-		"--fallback-nodepool=a=" + d.odd(), "--margin=" + pick(d, "1h", "-1s", d.odd()), "--node-selector=" + d.odd(),
+		"--fallback-nodepool=a=" + d.odd(), "--margin=" + pick(d, "1h", "-1s", d.odd()), "--managed-nodes=" + d.odd(),
 	}}}
 	p.Spec.NodeName = pick(d, "", t.Nodes[d.IntN(len(t.Nodes))])
 	_, err := t.client.CoreV1().Pods(t.Namespace).Create(ctx, p, metav1.CreateOptions{})

@@ -107,7 +107,7 @@ func TestEKSCheckCallsAWS(t *testing.T) {
 		if err != nil || !strings.Contains(string(page), "&lt;did>") || !strings.Contains(string(page), "$ aws fis delete-experiment-template") {
 			t.Errorf("%s: the page is %v\n%s", name, err, page)
 		}
-		for _, want := range []string{tt.then, "i-0123456789abcdef0", "rehearse node-1 ", "flags.nodeSelector=karpenter.sh/nodepool=batch", "helm uninstall", "kubectl delete namespace", "arn:aws:iam::123456789012:role/spot-handler-eks-check"} {
+		for _, want := range []string{tt.then, "i-0123456789abcdef0", "rehearse node-1 ", "flags.managedNodes=karpenter.sh/nodepool=batch", "helm uninstall", "kubectl delete namespace", "arn:aws:iam::123456789012:role/spot-handler-eks-check"} {
 			if !strings.Contains(said, want) {
 				t.Errorf("%s: no %q\n%s", name, want, said)
 			}

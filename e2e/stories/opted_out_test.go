@@ -29,7 +29,7 @@ func TestNodesThatAreOptedOut(t *testing.T) {
 	label(selected, `"team":"blue"`)
 	label(begun, `"team":"blue"`)
 	server, queue := s.sqs()
-	d := s.runQueue(server, queue, "--node-selector=team=blue")
+	d := s.runQueue(server, queue, "--managed-nodes=team=blue")
 	send := func(n *corev1.Node, kind, id string) {
 		queue.Send(daemon.EventBridge(kind, id+n.Name, controlplane.InstanceID(n.Name), time.Now()))
 	}

@@ -33,7 +33,7 @@ func TestCommandsTrustNoTenant(t *testing.T) {
 	s.must(err)
 	tenant := s.tenant("tenant")
 	hostile := []string{
-		"queue", "--queue-url=http://queue", "--node-selector=a='; touch owned; '", "--margin=1s", "--webhook-url-file=/dev/zero",
+		"queue", "--queue-url=http://queue", "--managed-nodes=a='; touch owned; '", "--margin=1s", "--webhook-url-file=/dev/zero",
 		"--webhook-template={{range until 2000000000}}x{{end}}",
 	}
 	labels := map[string]string{

@@ -32,7 +32,7 @@
 {{- if hasKey .Values.imds "flags" -}}
 {{- fail "imds.flags is no longer a value: its flags are in flags, and flags.watch lists what is polled" -}}
 {{- end -}}
-{{- $gone := dict "webhookUrl" "put the URL into a Secret, and name that in webhook.secretName" "webhookTemplate" "put the template into the webhook's Secret, and name its key in webhook.templateKey" "noticeHostNetwork" "name the nodes' networks in flags.noticeNetworks" "placeholderImage" "it is placeholderImage, beside flags" "rebalanceCapacity" "flags.rebalance=fallback requests the replacement that an interruption notice would get" -}}
+{{- $gone := dict "webhookUrl" "put the URL into a Secret, and name that in webhook.secretName" "webhookTemplate" "put the template into the webhook's Secret, and name its key in webhook.templateKey" "noticeHostNetwork" "name the nodes' networks in flags.noticeNetworks" "placeholderImage" "it is placeholderImage, beside flags" "nodeSelector" "flags.managedNodes says which nodes are handled; controller.nodeSelector says where the pods run" "rebalanceCapacity" "flags.rebalance=fallback requests the replacement that an interruption notice would get" -}}
 {{- range $name, $instead := $gone -}}
 {{- if hasKey $.Values.flags $name -}}
 {{- fail (printf "flags.%s is no longer a value: %s" $name $instead) -}}

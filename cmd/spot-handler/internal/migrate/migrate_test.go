@@ -174,7 +174,7 @@ func TestConvertTags(t *testing.T) {
 		"CHECK_TAG_BEFORE_DRAINING=true\nMANAGED_TAG=mine\n":                         "", // in imds mode nothing is checked there
 	} {
 		values := migrated(t, settings)
-		if said == "" && strings.Contains(values, "--node-selector") || !strings.Contains(values, said) {
+		if said == "" && strings.Contains(values, "--managed-nodes") || !strings.Contains(values, said) {
 			t.Errorf("%q: want the remark %q in:\n%s", settings, said, values)
 		}
 		if strings.Contains(values, "mine") {
