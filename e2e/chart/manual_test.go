@@ -1,12 +1,16 @@
 package chart
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	gocmp "github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
@@ -45,6 +49,131 @@ func TestNodeExpressionsNarrowEveryLabel(t *testing.T) {
 		if want := []string{"eks.amazonaws.com/compute-type NotIn auto", "ours Exists "}; !slices.Equal(others, want) {
 			t.Errorf("beside %s: %q, want %q", term.MatchExpressions[0].Key, others, want)
 		}
+	}
+}
+
+// What people set for scheduling reaches the pods, and leaves in place what it does not name.
+func TestScheduling(t *testing.T) {
+	objects := render(t, Release{Values: Values("both", changes["scheduling"])})
+	imds, drainer := workload(t, objects, "imds"), workload(t, objects, "queue")
+	if want := map[string]string{"kubernetes.io/os": "linux", "pool": "batch"}; !maps.Equal(imds.Spec.NodeSelector, want) {
+		t.Errorf("the DaemonSet runs on %v, want %v", imds.Spec.NodeSelector, want)
+	}
+	if a := imds.Spec.Affinity; a.PodAntiAffinity == nil || len(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution) != 1 || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		t.Errorf("affinity of the DaemonSet: %v, want what is given beside the spot labels", a)
+	}
+	if a := drainer.Spec.Affinity; a.PodAntiAffinity == nil || a.NodeAffinity == nil {
+		t.Errorf("affinity of the Deployment: %v, want what is given beside the chart's", a)
+	}
+	want := map[string]string{
+		"DaemonSet updateStrategy.type":    "OnDelete",
+		"DaemonSet revisionHistoryLimit":   "0",
+		"Deployment strategy.type":         "Recreate",
+		"Deployment revisionHistoryLimit":  "2",
+		"PodDisruptionBudget minAvailable": "50%",
+	}
+	for _, o := range objects {
+		for field, value := range want {
+			kind, path, _ := strings.Cut(field, " ")
+			if o.GetKind() != kind {
+				continue
+			}
+			if got, _, _ := unstructured.NestedFieldNoCopy(o.Object, append([]string{"spec"}, strings.Split(path, ".")...)...); fmt.Sprint(got) != value {
+				t.Errorf("%s is %v, want %s", field, got, value)
+			}
+		}
+		if _, both, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "maxUnavailable"); both && o.GetKind() == "PodDisruptionBudget" {
+			t.Error("the PodDisruptionBudget has maxUnavailable beside minAvailable")
+		}
+	}
+
+	own := render(t, Release{Values: Values("queue", map[string]any{
+		"controller.affinity":                    map[string]any{"nodeAffinity": map[string]any{"preferredDuringSchedulingIgnoredDuringExecution": []any{preferred}}},
+		"controller.podDisruptionBudget.enabled": false,
+		"controller.topologySpreadConstraints": []any{
+			map[string]any{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"},
+			map[string]any{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": map[string]any{"matchLabels": map[string]any{"mine": "yes"}}},
+		},
+		"podSecurityContext.runAsUser": nil, "podSecurityContext.runAsGroup": nil,
+	})})
+	pod := workload(t, own, "queue")
+	if terms := pod.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution; len(terms) != 1 || terms[0].Preference.MatchExpressions[0].Key != "pool" {
+		t.Errorf("node affinity %v, want the one given in place of the chart's", terms)
+	}
+	var spread []string
+	for _, c := range pod.Spec.TopologySpreadConstraints {
+		spread = append(spread, fmt.Sprint(c.TopologyKey, c.LabelSelector.MatchLabels))
+	}
+	if want := []string{"zonemap[app.kubernetes.io/component:queue app.kubernetes.io/instance:spot-handler app.kubernetes.io/name:spot-handler]", "rackmap[mine:yes]"}; !slices.Equal(spread, want) {
+		t.Errorf("spread over %q, want %q", spread, want)
+	}
+	if s := pod.Spec.SecurityContext; s.RunAsUser != nil || s.RunAsNonRoot == nil {
+		t.Errorf("security context %+v, want no user", s)
+	}
+	if slices.ContainsFunc(own, func(o unstructured.Unstructured) bool { return o.GetKind() == "PodDisruptionBudget" }) {
+		t.Error("a PodDisruptionBudget that nobody wants")
+	}
+}
+
+// Secrets for the registry are named in either form, in any of three places.
+func TestPullSecrets(t *testing.T) {
+	objects := render(t, Release{Values: Values("both", changes["digest"])})
+	for _, component := range []string{"imds", "queue"} {
+		var names []string
+		for _, s := range workload(t, objects, component).Spec.ImagePullSecrets {
+			names = append(names, s.Name)
+		}
+		if want := []string{"registry", "second", "third", "fourth"}; !slices.Equal(names, want) {
+			t.Errorf("%s pulls with %q, want %q", component, names, want)
+		}
+	}
+}
+
+// Common labels are on all objects and pods, more special ones win, and selectors stay as they are:
+// those of a Deployment cannot change.
+func TestCommonLabels(t *testing.T) {
+	objects := render(t, Release{Values: Values("both", changes["labels, extras"])})
+	if !slices.ContainsFunc(objects, func(o unstructured.Unstructured) bool {
+		return o.GetName() == "extra" && o.GetNamespace() == "spot-handler"
+	}) {
+		t.Error("no extra object with its template rendered")
+	}
+	for _, o := range objects {
+		want := map[string]string{"PrometheusRule": "prometheus"}[o.GetKind()]
+		if !slices.Contains(extras, o.GetName()) && (o.GetLabels()["team"] != "sre" || o.GetLabels()["release"] != cmp.Or(want, "ours")) {
+			t.Errorf("%s has the labels %v", id(o), o.GetLabels())
+		}
+		if selects, _, _ := unstructured.NestedStringMap(o.Object, "spec", "selector", "matchLabels"); selects["team"] != "" {
+			t.Errorf("%s selects %v", id(o), selects)
+		}
+	}
+	if team := workload(t, objects, "imds").Labels["team"]; team != "batch" {
+		t.Errorf("pods of the DaemonSet are of team %q", team)
+	}
+	if team := workload(t, objects, "queue").Labels["team"]; team != "sre" {
+		t.Errorf("pods of the Deployment are of team %q", team)
+	}
+}
+
+// Everything is in the namespace that overrides the release's, and accounts are meant by it.
+func TestNamespaceOverride(t *testing.T) {
+	h := helms(t)[1]
+	values := Values("both", map[string]any{
+		"audit.enabled": true, "serviceMonitor.enabled": true, "prometheusRule.enabled": true, "dashboard.enabled": true, "flags.fallbackSelector": "node-lifecycle=on-demand",
+	})
+	release := Release{Namespace: "elsewhere", Values: values}
+	want, err := h.Template(t.Context(), release)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set(values, "namespaceOverride", "elsewhere")
+	release.Namespace = "spot-handler"
+	got, err := h.Template(t.Context(), release)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Errorf("-release's namespace +overridden:\n%s", diff)
 	}
 }
 

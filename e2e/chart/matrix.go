@@ -61,6 +61,13 @@ func Matrix() []Case {
 	return cases
 }
 
+var (
+	nearby = map[string]any{"preferredDuringSchedulingIgnoredDuringExecution": []any{map[string]any{
+		"weight": 1, "podAffinityTerm": map[string]any{"topologyKey": "kubernetes.io/hostname", "labelSelector": map[string]any{"matchLabels": map[string]any{"app": "noisy"}}},
+	}}}
+	preferred = map[string]any{"weight": 1, "preference": map[string]any{"matchExpressions": []any{map[string]any{"key": "pool", "operator": "Exists"}}}}
+)
+
 // changes are values that are rendered with each mode, by their paths.
 var changes = map[string]map[string]any{
 	"defaults":           {},
@@ -77,10 +84,33 @@ var changes = map[string]map[string]any{
 	"owner references":   {"rbac.ownerReferences": true},
 	"one replica":        {"controller.replicas": 1},
 	"other port":         {"imds.port": 9998, "controller.port": 9999},
-	"digest":             {"image.digest": "sha256:" + strings.Repeat("0", 64), "image.pullSecrets": []any{"registry"}},
+	"digest":             {"image.digest": "sha256:" + strings.Repeat("0", 64), "image.pullSecrets": []any{"registry"}, "imagePullSecrets": []any{"second", map[string]any{"name": "third"}}, "global.imagePullSecrets": []any{map[string]any{"name": "fourth"}}},
 	"expressions": {"imds.nodeExpressions": []any{
 		map[string]any{"key": "eks.amazonaws.com/compute-type", "operator": "NotIn", "values": []any{"auto"}}, map[string]any{"key": "ours", "operator": "Exists"},
 	}},
+	"scheduling": {
+		"imds.nodeSelector":                           map[string]any{"pool": "batch"},
+		"imds.affinity":                               map[string]any{"podAntiAffinity": nearby, "nodeAffinity": map[string]any{"preferredDuringSchedulingIgnoredDuringExecution": []any{preferred}}},
+		"imds.updateStrategy":                         map[string]any{"type": "OnDelete"},
+		"imds.revisionHistoryLimit":                   0,
+		"controller.affinity":                         map[string]any{"podAntiAffinity": nearby},
+		"controller.updateStrategy":                   map[string]any{"type": "Recreate"},
+		"controller.podDisruptionBudget.minAvailable": "50%",
+		"controller.revisionHistoryLimit":             2,
+	},
+	"labels, extras": {
+		"commonLabels": map[string]any{"team": "sre", "release": "ours"}, "imds.podLabels": map[string]any{"team": "batch"},
+		"prometheusRule.enabled": true, "prometheusRule.labels": map[string]any{"release": "prometheus"},
+		"extraObjects": []any{
+			map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "extra", "namespace": "{{ .Release.Namespace }}"}},
+			"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ .Release.Name }}-text\n",
+		},
+	},
+	"monitor's rules": {
+		"podMonitor.enabled": true, "podMonitor.scrapeClassicHistograms": false, "podMonitor.scrapeTimeout": "5s",
+		"podMonitor.relabelings":       []any{map[string]any{"targetLabel": "cluster", "replacement": "east"}},
+		"podMonitor.metricRelabelings": []any{map[string]any{"action": "drop", "regex": "go_.*", "sourceLabels": []any{"__name__"}}},
+	},
 	"names":   {"fullnameOverride": strings.Repeat("long", 20)},
 	"webhook": {"webhook.secretName": "hook", "webhook.headersKey": "headers", "flags.webhookProxy": "http://proxy.example.com:3128"},
 	"audit":   {"audit.enabled": true, "audit.baseline": "{}", "audit.failOn": "warning", "audit.schedule": "@daily"},

@@ -10,6 +10,9 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Where everything is but the placeholder pods. */}}
+{{- define "spot-handler.namespace" -}}{{ .Values.namespaceOverride | default .Release.Namespace }}{{- end -}}
+
 {{/* Labels of every object, and those of a component if one is given:
      (list $ "imds"). */}}
 {{- define "spot-handler.labels" -}}
@@ -23,6 +26,14 @@ app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 app.kubernetes.io/name: spot-handler
 app.kubernetes.io/instance: {{ $root.Release.Name }}
 {{- end }}
+{{- with $root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The same, and more labels: (list (list $ "imds") .Values.imds.podLabels). */}}
+{{- define "spot-handler.labelsAnd" -}}
+{{- merge (deepCopy (index . 1)) (include "spot-handler.labels" (index . 0) | fromYaml) | toYaml -}}
 {{- end -}}
 
 {{/* The labels that select a component's pods. */}}

@@ -4,10 +4,7 @@
 {{- $root := index . 0 -}}
 {{- $component := include "spot-handler.values" . | fromYaml -}}
 labels:
-  {{- include "spot-handler.labels" . | nindent 2 }}
-  {{- with $component.podLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- include "spot-handler.labelsAnd" (list . ($component.podLabels | default dict)) | nindent 2 }}
 annotations:
   kubectl.kubernetes.io/default-container: spot-handler
   {{- with $component.podAnnotations }}
@@ -23,18 +20,16 @@ automountServiceAccountToken: true
 {{- with $component.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
-{{- with $root.Values.image.pullSecrets }}
+{{- with concat $root.Values.image.pullSecrets $root.Values.imagePullSecrets (($root.Values.global | default dict).imagePullSecrets | default list) }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ if kindIs "string" . }}{{ . }}{{ else }}{{ .name }}{{ end }}
   {{- end }}
 {{- end }}
+{{- with $root.Values.podSecurityContext }}
 securityContext:
-  runAsNonRoot: true
-  runAsUser: 65532
-  runAsGroup: 65532
-  seccompProfile:
-    type: RuntimeDefault
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- with include "spot-handler.volumes" . | trim }}
 volumes:
   {{- . | nindent 2 }}
@@ -58,8 +53,10 @@ readinessProbe:
   httpGet: { path: /readyz, port: http }
 resources:
   {{- toYaml $component.resources | nindent 2 }}
+{{- with (index . 0).Values.securityContext }}
 securityContext:
-  {{- include "spot-handler.containerSecurity" . | nindent 2 }}
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- with $component.envFrom }}
 envFrom:
   {{- toYaml . | nindent 2 }}
@@ -70,9 +67,7 @@ volumeMounts:
 {{- end }}
 {{- end -}}
 
-{{- define "spot-handler.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
+{{/* The labels that a pod's node must have: the image is for Linux, whatever else is asked for. */}}
+{{- define "spot-handler.nodeSelector" -}}
+{{- merge (dict "kubernetes.io/os" "linux") ((include "spot-handler.values" . | fromYaml).nodeSelector | default dict) | toYaml -}}
 {{- end -}}
