@@ -112,7 +112,10 @@ func progressOf(was interruption.Record, next *interruption.Record, in plan.Node
 		worth = true
 		next.Phase = phaseAfter(next.Phase, news)
 		if news == podsWait || news == podsLeave || news == podRefused {
-			next.Pods = &interruption.Pods{Total: max(status.Total, len(status.Moving), podsOf(*next).Total), Refusal: interruption.Clip(status.Refusal)}
+			next.Pods = &interruption.Pods{
+				Total:   max(status.Total, len(status.Moving), podsOf(*next).Total),
+				Refusal: interruption.Clip(status.Refusal),
+			}
 		}
 	}
 	if next.Phase == interruption.Noticed {

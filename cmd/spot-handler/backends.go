@@ -193,7 +193,8 @@ func configOf(ctx context.Context, cfg settings) (aws.Config, error) {
 		return conf, nil
 	}
 	if conf.Region = cmp.Or(conf.Region, regionOf(cfg.queueURL)); conf.Region == "" {
-		return aws.Config{}, fmt.Errorf("%w: AWS_REGION is not set, and --queue-url (SPOT_HANDLER_QUEUE_URL) %q does not name a region", errUsage, cfg.queueURL)
+		return aws.Config{}, fmt.Errorf("%w: AWS_REGION is not set, and --queue-url (SPOT_HANDLER_QUEUE_URL) %q does not name a region",
+			errUsage, cfg.queueURL)
 	}
 	conf.Retryer = func() aws.Retryer { return aws.NopRetryer{} } // callers retry, and decide how often
 	conf.APIOptions = append(conf.APIOptions, awsfault.PlainBody)

@@ -231,7 +231,9 @@ func (r resource[T, L]) Update(ctx context.Context, obj T, opts metav1.UpdateOpt
 }
 
 // Patch changes an object.
-func (r resource[T, L]) Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error) {
+func (r resource[T, L]) Patch(
+	ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string,
+) (T, error) {
 	return into(ctx, r.of(r.client.Patch(pt), &opts).Name(name).SubResource(subresources...).Body(data), r.empty())
 }
 

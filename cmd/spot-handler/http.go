@@ -46,7 +46,8 @@ const shutdownHTTP = 2 * time.Second
 func (s httpServer) Run(ctx context.Context) error {
 	mux := http.NewServeMux()
 	// TimeoutHandler keeps the answer until it is complete, so a slow reader holds up no other scrape.
-	mux.Handle("GET /metrics", http.TimeoutHandler(inTurn(promhttp.HandlerFor(s.metrics, promhttp.HandlerOpts{})), scrapeTimeout, "metrics took too long"))
+	scrape := inTurn(promhttp.HandlerFor(s.metrics, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", http.TimeoutHandler(scrape, scrapeTimeout, "metrics took too long"))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := s.ready(); err != nil {

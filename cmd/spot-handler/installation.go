@@ -272,11 +272,16 @@ func (c *caller) daemons(ctx context.Context) ([]audit.Daemon, error) {
 func daemonOf(pod *corev1.Pod, owner string, named bool, cfg settings) audit.Daemon {
 	_, ready := plan.Ready(pod)
 	d := audit.Daemon{
-		Owned: audit.Owned{Namespace: pod.Namespace, Object: owner}, Account: pod.Spec.ServiceAccountName, Named: named,
-		Node:  pod.Spec.NodeName,
-		Ready: !cfg.dryRun && ready,
-		Fleet: cfg.fleet(), Queue: cfg.mode == modeQueue, Drains: reconciles(cfg),
-		Nodes: cfg.nodes, Permissions: permissionsOf(cfg, pod.Namespace),
+		Owned:       audit.Owned{Namespace: pod.Namespace, Object: owner},
+		Account:     pod.Spec.ServiceAccountName,
+		Named:       named,
+		Node:        pod.Spec.NodeName,
+		Ready:       !cfg.dryRun && ready,
+		Fleet:       cfg.fleet(),
+		Queue:       cfg.mode == modeQueue,
+		Drains:      reconciles(cfg),
+		Nodes:       cfg.nodes,
+		Permissions: permissionsOf(cfg, pod.Namespace),
 	}
 	if pod.Labels["helm.sh/chart"] != "" {
 		d.Release = pod.Labels["app.kubernetes.io/instance"]

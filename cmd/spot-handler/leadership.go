@@ -148,7 +148,9 @@ func (p parts) leadership(registry *prometheus.Registry) leadership {
 }
 
 // newEarly is to, and keeps the notices about instances that are no Node yet.
-func newEarly(c *clients, to interruption.Accepter, index *nodes.Index, registry prometheus.Registerer, logger zerolog.Logger) *early.Accepter {
+func newEarly(
+	c *clients, to interruption.Accepter, index *nodes.Index, registry prometheus.Registerer, logger zerolog.Logger,
+) *early.Accepter {
 	a := early.New(early.Options{
 		Next: to, Nodes: index,
 		Launched:   func(ctx context.Context) (map[string]bool, error) { return karpenter.Launched(ctx, c.dynamic) },

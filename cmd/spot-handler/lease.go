@@ -195,7 +195,10 @@ func newLeader(reg prometheus.Registerer) prometheus.Gauge {
 
 // lead campaigns for the lease, runs f while it is held, and campaigns again when it is lost. It
 // releases the lease at the end.
-func lead(ctx context.Context, client leaseClient, namespace string, leader prometheus.Gauge, logger zerolog.Logger, f func(context.Context) error) error {
+func lead(
+	ctx context.Context, client leaseClient, namespace string, leader prometheus.Gauge, logger zerolog.Logger,
+	f func(context.Context) error,
+) error {
 	host, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("read hostname: %w", err)

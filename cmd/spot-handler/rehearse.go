@@ -212,7 +212,8 @@ func (r *rehearseCommand) draw(chosen []*corev1.Node, rehearsal *rehearse.Rehear
 		return !atRisk(n) || against != ""
 	})
 	if len(chosen) < r.random {
-		return nil, fmt.Errorf("--random=%d: there are %d nodes to draw from: only nodes that are labelled as spot count, or that you describe", r.random, len(chosen))
+		return nil, fmt.Errorf("--random=%d: there are %d nodes to draw from: only nodes that are labelled as spot count, or that you describe",
+			r.random, len(chosen))
 	}
 	rand.Shuffle(len(chosen), func(i, j int) { chosen[i], chosen[j] = chosen[j], chosen[i] })
 	chosen = chosen[:r.random]
@@ -231,7 +232,8 @@ func (r *rehearseCommand) refuse(read cluster.Cluster, cfg settings, chosen []*c
 		}
 	}
 	if n, most := rehearse.Share(read.Nodes, chosen, r.maxShare); n > most {
-		errs = append(errs, fmt.Errorf("%d of %d nodes would be interrupted at once, and --max-share=%d allows %d", n, len(read.Nodes), r.maxShare, most))
+		errs = append(errs, fmt.Errorf("%d of %d nodes would be interrupted at once, and --max-share=%d allows %d",
+			n, len(read.Nodes), r.maxShare, most))
 	}
 	if r.despiteFindings {
 		return errors.Join(errs...)

@@ -65,7 +65,9 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 	logger.Info().Str("mode", cfg.mode).Str("version", version).Bool("dry_run", cfg.dryRun).
 		Str("http_addr", listener.Addr().String()).Msg("starting")
 	if reconciles(cfg) && !cfg.fleet() {
-		logger.Warn().Msg("this process drains its own node, without regard to others: several nodes that are lost together can move more pods of a Deployment than its maxSurge, they are not replaced in turn, and lost offerings are forgotten with the process; spot-handler drain knows all nodes, and remembers")
+		logger.Warn().Msg("this process drains its own node, without regard to others: several nodes that are lost together " +
+			"can move more pods of a Deployment than its maxSurge, they are not replaced in turn, and lost offerings are " +
+			"forgotten with the process; spot-handler drain knows all nodes, and remembers")
 	}
 	if err := p.run(ctx, listener, leases); err != nil {
 		return err

@@ -235,10 +235,19 @@ func lean(node *corev1.Node) *corev1.Node {
 	}
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {
-			slim.Status.Conditions = append(slim.Status.Conditions, corev1.NodeCondition{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime})
+			slim.Status.Conditions = append(slim.Status.Conditions, corev1.NodeCondition{
+				Type:               c.Type,
+				Status:             c.Status,
+				LastTransitionTime: c.LastTransitionTime,
+			})
 		}
 		if c.Type == interruption.ConditionType {
-			slim.Status.Conditions = append(slim.Status.Conditions, corev1.NodeCondition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message})
+			slim.Status.Conditions = append(slim.Status.Conditions, corev1.NodeCondition{
+				Type:    c.Type,
+				Status:  c.Status,
+				Reason:  c.Reason,
+				Message: c.Message,
+			})
 		}
 	}
 	return slim

@@ -175,7 +175,8 @@ func (e *Events) createOrCount(ctx context.Context, before, event *corev1.Event)
 			"count":         before.Count + 1,
 			"lastTimestamp": event.LastTimestamp,
 		})
-		err := e.client.Patch(types.MergePatchType).Namespace(before.Namespace).Resource("events").Name(before.Name).Body(patch).Do(ctx).Into(written)
+		err := e.client.Patch(types.MergePatchType).Namespace(before.Namespace).Resource("events").Name(before.Name).
+			Body(patch).Do(ctx).Into(written)
 		if !apierrors.IsNotFound(err) {
 			return written, err
 		}

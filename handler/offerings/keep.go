@@ -114,7 +114,8 @@ func (k *configMap) sync(ctx context.Context) time.Duration {
 	}
 	if err.Error() != k.said && ctx.Err() == nil {
 		k.said = err.Error()
-		k.logger.Warn().Err(err).Msg("lost offerings are remembered by this process alone; the chart creates the ConfigMap, and the permissions to read and write it")
+		k.logger.Warn().Err(err).Msg("lost offerings are remembered by this process alone; the chart creates the ConfigMap, " +
+			"and the permissions to read and write it")
 	}
 	return pause
 }
@@ -134,7 +135,8 @@ func (k *configMap) read(ctx context.Context) error {
 	}
 	n, err := k.load(text)
 	if err != nil {
-		k.logger.Error().Str("error", interruption.Clip(err.Error())).Msg("ConfigMap of lost offerings is malformed: the next loss replaces its content")
+		k.logger.Error().Str("error", interruption.Clip(err.Error())).
+			Msg("ConfigMap of lost offerings is malformed: the next loss replaces its content")
 		return nil
 	}
 	k.logger.Info().Int("offerings", n).Msg("lost offerings are known")

@@ -142,7 +142,9 @@ const (
 
 // Request says how far the node's replacement is, and has Run ask for one. It makes no
 // call unless Options.Notify is nil.
-func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
+func (b *Backend) Request(
+	ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need,
+) (interruption.Replacement, error) {
 	prev := provisioner.Asked(rec, provisioner.ASG)
 	if prev != nil && !provisioner.Pending(prev.State) {
 		return *prev, nil

@@ -184,7 +184,9 @@ func (b *Backend) Run(ctx context.Context) error {
 func (b *Backend) Close() { b.keeper.queue.ShutDown() }
 
 // Request implements provisioner.Backend.
-func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
+func (b *Backend) Request(
+	ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need,
+) (interruption.Replacement, error) {
 	prev := provisioner.Asked(rec, provisioner.Karpenter)
 	if prev == nil {
 		own := node.Name + "/" + rec.Instance

@@ -53,7 +53,10 @@ func (b *Backend) deleteClaim(ctx context.Context, claim *Claim) error {
 const pageLimit, daemonsPerPage = 200, 50
 
 // eachPage reads all objects that the label selector selects, a page at a time.
-func eachPage(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, selector string, use func(*unstructured.Unstructured)) error {
+func eachPage(
+	ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, selector string,
+	use func(*unstructured.Unstructured),
+) error {
 	o := metav1.ListOptions{LabelSelector: selector, Limit: pageLimit}
 	if resource == daemonSetResource {
 		o.Limit = daemonsPerPage

@@ -39,7 +39,9 @@ func (b *Backend) notify(claim *Claim) {
 
 // next asks for a replacement in the best pool that has not been tried, or says why there is
 // none. last is what was tried last, or nil.
-func (b *Backend) next(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need, last *interruption.Replacement) (interruption.Replacement, error) {
+func (b *Backend) next(
+	ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need, last *interruption.Replacement,
+) (interruption.Replacement, error) {
 	var tried []string
 	var against []string
 	if last != nil {

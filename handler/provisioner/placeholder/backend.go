@@ -152,7 +152,9 @@ func (b *Backend) Made(*corev1.Node) bool { return false }
 // answers Requested without a Name, and notifies when to call it again. It also removes
 // placeholders when their pods' replacement pods come: call it whenever a pod of the node changes,
 // even when the replacement is Ready.
-func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
+func (b *Backend) Request(
+	ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need,
+) (interruption.Replacement, error) {
 	if prev := provisioner.Asked(rec, provisioner.Placeholder); prev != nil {
 		return b.follow(ctx, node, rec, need, *prev)
 	}

@@ -170,7 +170,9 @@ const again = 500 * time.Millisecond
 
 // follow removes the placeholders whose pods' replacement pods come, and says how far the others
 // have come. It makes none: what is gone is gone.
-func (b *Backend) follow(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need, r interruption.Replacement) (interruption.Replacement, error) {
+func (b *Backend) follow(
+	ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need, r interruption.Replacement,
+) (interruption.Replacement, error) {
 	if r.State == provisioner.StateFailed {
 		return r, nil
 	}

@@ -189,7 +189,9 @@ func (l *snapshot) occupy(at place) {
 
 // placeAll places the pods of a node elsewhere, largest first, and takes that room; or it takes
 // none, and names the pod that has no place.
-func (l *snapshot) placeAll(from *corev1.Node, pods []*corev1.Pod, not func(node string) bool) (places map[types.UID]place, unplaced string) {
+func (l *snapshot) placeAll(
+	from *corev1.Node, pods []*corev1.Pod, not func(node string) bool,
+) (places map[types.UID]place, unplaced string) {
 	places = map[types.UID]place{}
 	bySize := slices.Clone(pods)
 	slices.SortStableFunc(bySize, func(a, b *corev1.Pod) int {

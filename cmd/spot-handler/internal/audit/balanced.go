@@ -33,7 +33,9 @@ type Balanced struct {
 // https://docs.aws.amazon.com/elasticloadbalancing/latest/application/edit-target-group-attributes.html#deregistration-delay
 func targetsThatDrainTooLong(s Snapshot, b Balanced) []Finding {
 	selector := labels.SelectorFromSet(b.Selector) // one that is empty selects none
-	targets := slices.DeleteFunc(slices.Clone(s.in[b.Namespace]), func(p *Pod) bool { return selector.Empty() || !selector.Matches(labels.Set(p.Labels)) })
+	targets := slices.DeleteFunc(slices.Clone(s.in[b.Namespace]), func(p *Pod) bool {
+		return selector.Empty() || !selector.Matches(labels.Set(p.Labels))
+	})
 	lives := s.Grace
 	what := "its targets, which are nodes, drain for %.0f s, and a notice leaves them %.0f s"
 	if b.IP {
@@ -129,7 +131,8 @@ func (r Reader) balanced(ctx context.Context, s *Snapshot) error {
 	return errors.Join(optional(cluster.Each(ctx, r.Lists, cluster.Resource("", "services"), "", func(to *service) {
 		services[Owned{to.Namespace, to.Name}] = to
 		a, class := to.Annotations, to.Spec.LoadBalancerClass
-		if to.Spec.Type == string(corev1.ServiceTypeLoadBalancer) && (class == serviceClass || a[serviceType] == "external" || a[serviceType] == "nlb-ip") {
+		byController := class == serviceClass || a[serviceType] == "external" || a[serviceType] == "nlb-ip"
+		if to.Spec.Type == string(corev1.ServiceTypeLoadBalancer) && byController {
 			ip := a[serviceTargetType] == "ip" || a[serviceType] == "nlb-ip"
 			s.Balanced = append(s.Balanced, Balanced{Owned{to.Namespace, "service/" + to.Name}, to.Spec.Selector, ip, serviceAttributes, a[serviceAttributes]})
 		}

@@ -91,7 +91,8 @@ func nodesThatNobodyWatches(s Snapshot) (found []Finding) {
 		Object: "nodes", Pods: s.count(func(p *Pod) bool { return unwatched[p.Spec.NodeName] != nil }),
 		What: notWatched(slices.Sorted(maps.Keys(unwatched))),
 		Why:  "nobody moves their pods before EC2 ends them",
-		Fix:  "helm upgrade --install spot-handler deploy/chart --namespace spot-handler --create-namespace --set image.repository=REGISTRY/spot-handler",
+		Fix: "helm upgrade --install spot-handler deploy/chart --namespace spot-handler --create-namespace " +
+			"--set image.repository=REGISTRY/spot-handler",
 	}
 	switch {
 	case silent > 0:
@@ -118,7 +119,8 @@ func notWatched(nodes []string) string {
 // upgrade is how the chart's values change. What Helm has applied is not to be patched by others:
 // its next upgrade would meet a conflict.
 func (d Daemon) upgrade(sets ...string) string {
-	return console.Command(append([]string{"helm", "upgrade", d.Release, "deploy/chart", "--namespace", d.Namespace, "--reset-then-reuse-values"}, sets...)...)
+	upgrade := []string{"helm", "upgrade", d.Release, "deploy/chart", "--namespace", d.Namespace, "--reset-then-reuse-values"}
+	return console.Command(append(upgrade, sets...)...)
 }
 
 // fix is how the chart's values change; without the chart, what the manifest has to have.

@@ -35,17 +35,19 @@ func (s Snapshot) accounts() (list []account) {
 
 // permissionsToStart: the program asks for these when it starts, and ends without.
 func permissionsToStart(_ Snapshot, a account) []Finding {
-	return a.lacks(true, a.Account+"-may-start", "it does not start again once it has ended")
+	missing := slices.DeleteFunc(slices.Clone(a.Missing), func(p Permission) bool { return !p.ToStart })
+	return a.lacks(missing, a.Account+"-may-start", "it does not start again once it has ended")
 }
 
 // permissionsToAct: the program does without what it has no permission for.
 func permissionsToAct(_ Snapshot, a account) []Finding {
-	return a.lacks(false, a.Account+"-may-act", "it drains without: no replacements, no Events, or evictions that are cut short")
+	missing := slices.DeleteFunc(slices.Clone(a.Missing), func(p Permission) bool { return p.ToStart })
+	return a.lacks(missing, a.Account+"-may-act", "it drains without: no replacements, no Events, or evictions that are cut short")
 }
 
-// lacks finds the permissions that the account does not have. A role of that name would give them.
-func (a account) lacks(toStart bool, role, why string) []Finding {
-	missing := slices.DeleteFunc(slices.Clone(a.Missing), func(p Permission) bool { return p.ToStart != toStart })
+// lacks says what follows from these permissions, which the account does not have. A role of that
+// name would give them.
+func (a account) lacks(missing []Permission, role, why string) []Finding {
 	if len(missing) == 0 {
 		return nil
 	}
@@ -106,7 +108,11 @@ func Missing(ctx context.Context, list []Permission, ask Ask) (missing []Permiss
 func (a account) grant(name string, permissions []Permission) string {
 	rules := map[string][]any{} // by namespace
 	for _, p := range permissions {
-		rules[p.Namespace] = append(rules[p.Namespace], map[string]any{"apiGroups": []string{p.Group}, "resources": []string{p.Resource}, "verbs": []string{p.Verb}})
+		rules[p.Namespace] = append(rules[p.Namespace], map[string]any{
+			"apiGroups": []string{p.Group},
+			"resources": []string{p.Resource},
+			"verbs":     []string{p.Verb},
+		})
 	}
 	var objects []any
 	for _, namespace := range slices.Sorted(maps.Keys(rules)) {

@@ -79,7 +79,8 @@ func (p *Pod) noSurge(now time.Time) string {
 
 // probed: it does not count as ready as soon as its containers run.
 func (p *Pod) probed() bool {
-	return len(p.Spec.ReadinessGates) > 0 || slices.ContainsFunc(p.running(), func(c corev1.Container) bool { return c.ReadinessProbe != nil || c.StartupProbe != nil })
+	probed := func(c corev1.Container) bool { return c.ReadinessProbe != nil || c.StartupProbe != nil }
+	return len(p.Spec.ReadinessGates) > 0 || slices.ContainsFunc(p.running(), probed)
 }
 
 // running are the containers that run as long as the pod does.
@@ -128,7 +129,8 @@ func (p *Pod) apart() (skew int, apart bool) {
 			return false
 		}
 		requirements, _ := matches.Requirements()
-		byHash := slices.Contains(keys, hashLabel) || slices.ContainsFunc(requirements, func(r labels.Requirement) bool { return isHash(r.Key()) })
+		byHash := slices.Contains(keys, hashLabel) ||
+			slices.ContainsFunc(requirements, func(r labels.Requirement) bool { return isHash(r.Key()) })
 		return !p.Surges || !byHash
 	}
 	if a := p.Spec.Affinity; a != nil && a.PodAntiAffinity != nil {
@@ -141,7 +143,8 @@ func (p *Pod) apart() (skew int, apart bool) {
 	}
 	for _, c := range p.Spec.TopologySpreadConstraints {
 		honours := c.NodeTaintsPolicy != nil && *c.NodeTaintsPolicy == corev1.NodeInclusionPolicyHonor
-		if c.TopologyKey == corev1.LabelHostname && c.WhenUnsatisfiable == corev1.DoNotSchedule && !honours && itself(c.LabelSelector, c.MatchLabelKeys) {
+		perNode := c.TopologyKey == corev1.LabelHostname && c.WhenUnsatisfiable == corev1.DoNotSchedule
+		if perNode && !honours && itself(c.LabelSelector, c.MatchLabelKeys) {
 			return int(c.MaxSkew), true
 		}
 	}
@@ -210,7 +213,8 @@ func podsWithTwoBudgets(s Snapshot) (found []Finding) {
 // evicted at once.
 func budgetsThatSelectNothing(s Snapshot, b budget) []Finding {
 	counted := b.Status.ObservedGeneration >= b.Generation
-	idle := slices.ContainsFunc(s.Idle[b.Namespace], func(l labels.Set) bool { return b.selector.Matches(l) }) // nobody wants its pods at the moment
+	// Nobody wants its pods at the moment.
+	idle := slices.ContainsFunc(s.Idle[b.Namespace], func(l labels.Set) bool { return b.selector.Matches(l) })
 	if !counted || b.Status.ExpectedPods > 0 || len(s.in[b.Namespace]) == 0 || len(b.covers) > 0 || idle {
 		return nil
 	}

@@ -85,11 +85,14 @@ func fallbacksTooSmall(s Snapshot, p pool) []Finding {
 	of := p.Largest
 	return []Finding{{
 		Pods: s.count(func(pod *Pod) bool {
-			return s.isOn(pod, p.Pool) && s.nodeLabel(pod, corev1.LabelInstanceTypeStable) == of.Type && s.nodeLabel(pod, corev1.LabelTopologyZone) == of.Zone
+			return s.isOn(pod, p.Pool) &&
+				s.nodeLabel(pod, corev1.LabelInstanceTypeStable) == of.Type &&
+				s.nodeLabel(pod, corev1.LabelTopologyZone) == of.Zone
 		}),
-		What: fmt.Sprintf("has %d nodes of %s in %s, of which %d get no replacement if all are lost at once: %s", p.Sharing, of.Type, of.Zone, p.Unplaced, p.Full),
-		Why:  noPlace,
-		Fix:  nodePool(p.Fallbacks[0]).kubectl("patch", "--type=merge", "-p", `{"spec":{"limits":`+asJSON(p.Raise)+"}}"),
+		What: fmt.Sprintf("has %d nodes of %s in %s, of which %d get no replacement if all are lost at once: %s",
+			p.Sharing, of.Type, of.Zone, p.Unplaced, p.Full),
+		Why: noPlace,
+		Fix: nodePool(p.Fallbacks[0]).kubectl("patch", "--type=merge", "-p", `{"spec":{"limits":`+asJSON(p.Raise)+"}}"),
 	}}
 }
 

@@ -41,7 +41,15 @@ const arrival = 10 * time.Second
 
 // NewSnapshot keeps what the checks of workloads need from a cluster that was read.
 func NewSnapshot(c cluster.Cluster, o Options) Snapshot {
-	s := Snapshot{At: c.At, MaxShare: o.MaxShare, Nodes: c.Nodes, Budgets: c.Budgets, Idle: c.Idle, Grace: interruption.SpotNotice - arrival - o.Margin, OnDemand: nodes.OnDemandLabels[0]}
+	s := Snapshot{
+		At:       c.At,
+		MaxShare: o.MaxShare,
+		Nodes:    c.Nodes,
+		Budgets:  c.Budgets,
+		Idle:     c.Idle,
+		Grace:    interruption.SpotNotice - arrival - o.Margin,
+		OnDemand: nodes.OnDemandLabels[0],
+	}
 	atRisk := o.AtRisk
 	if atRisk == nil {
 		atRisk = nodes.AtRisk(c.Nodes)
@@ -54,9 +62,14 @@ func NewSnapshot(c cluster.Cluster, o Options) Snapshot {
 		safe[n.Name] = !atRisk(n)
 	}
 	around := plan.Situation{
-		NodeState: plan.NodeState{Taint: marks.Taint(interruption.Record{Kind: interruption.SpotInterruption}), Deadline: c.At.Add(interruption.SpotNotice - arrival)}, // without a deadline, some would stay
-		Policy:    plan.Policy{Strategy: plan.StrategySurge, Margin: o.Margin},
-		Shared:    c.Shared, Constraints: c.Constraints, Deployments: map[types.NamespacedName]plan.DeploymentState{},
+		NodeState: plan.NodeState{
+			Taint:    marks.Taint(interruption.Record{Kind: interruption.SpotInterruption}),
+			Deadline: c.At.Add(interruption.SpotNotice - arrival), // without one, some pods would stay
+		},
+		Policy:      plan.Policy{Strategy: plan.StrategySurge, Margin: o.Margin},
+		Shared:      c.Shared,
+		Constraints: c.Constraints,
+		Deployments: map[types.NamespacedName]plan.DeploymentState{},
 	}
 	if c.Deployments != nil {
 		s.Deployments = map[Owned]*Deployment{}
@@ -64,7 +77,11 @@ func NewSnapshot(c cluster.Cluster, o Options) Snapshot {
 	for name, d := range c.Deployments {
 		if w, err := d.Specified(); err == nil {
 			around.Deployments[name] = w
-			s.Deployments[Owned{name.Namespace, "deployment/" + name.Name}] = &Deployment{Replicas: d.Replicas(), MinReady: int(d.Spec.MinReadySeconds), Refuses: w.Refuses}
+			s.Deployments[Owned{name.Namespace, "deployment/" + name.Name}] = &Deployment{
+				Replicas: d.Replicas(),
+				MinReady: int(d.Spec.MinReadySeconds),
+				Refuses:  w.Refuses,
+			}
 		}
 	}
 	s.Replicas = map[Owned]int{}
@@ -197,7 +214,9 @@ func (r Reader) permissions(ctx context.Context, s *Snapshot) (err error) {
 	for _, a := range s.accounts() {
 		groups := []string{"system:serviceaccounts", "system:serviceaccounts:" + a.Namespace, "system:authenticated"}
 		a.Missing, err = Missing(ctx, a.Permissions, func(ctx context.Context, to *authorizationv1.ResourceAttributes) (bool, error) {
-			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: a.user(), Groups: groups, ResourceAttributes: to}}
+			review := &authorizationv1.SubjectAccessReview{
+				Spec: authorizationv1.SubjectAccessReviewSpec{User: a.user(), Groups: groups, ResourceAttributes: to},
+			}
 			err := r.Reviews.Post().Resource("subjectaccessreviews").Body(review).Do(ctx).Into(review)
 			return err == nil && review.Status.Allowed, err
 		})

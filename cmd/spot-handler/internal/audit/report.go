@@ -106,6 +106,10 @@ func (f Finding) row() []console.Cell {
 		colour = console.Bad
 	}
 	return []console.Cell{
-		{Text: f.ID}, {Text: string(f.Severity), Colour: colour}, {Text: strings.TrimSpace(f.Namespace + " " + f.Object)}, {Text: fmt.Sprint(f.Pods)}, {Text: f.What},
+		{Text: f.ID},
+		{Text: string(f.Severity), Colour: colour},
+		{Text: strings.TrimSpace(f.Namespace + " " + f.Object)},
+		{Text: fmt.Sprint(f.Pods)},
+		{Text: f.What},
 	}
 }

@@ -109,7 +109,8 @@ func blanketTolerations(_ Snapshot, w workload) []Finding {
 	}
 	if w.rolls() {
 		at := fmt.Sprintf("/spec/template/spec/tolerations/%d", w.pods[i].blanket())
-		f.Fix = w.kubectl("patch", "--type=json", "-p", fmt.Sprintf(`[{"op":"test","path":"%s/operator","value":"Exists"},{"op":"remove","path":"%s"}]`, at, at))
+		patch := fmt.Sprintf(`[{"op":"test","path":"%s/operator","value":"Exists"},{"op":"remove","path":"%s"}]`, at, at)
+		f.Fix = w.kubectl("patch", "--type=json", "-p", patch)
 	}
 	return []Finding{f}
 }
@@ -154,9 +155,10 @@ func volumesElsewhere(s Snapshot, w workload) (found []Finding) {
 		}
 		found = append(found, Finding{
 			Pods: len(stuck),
-			What: fmt.Sprintf("has a volume in %s, where NodePool %s, the fallback of %s, has no nodes", stuck[0].Zone, strings.Join(o.Fallbacks, ", "), o.Pool),
-			Why:  "its pods cannot run in another zone: once their node is lost, they wait for spot instances in this one",
-			Fix:  allowZones(o),
+			What: fmt.Sprintf("has a volume in %s, where NodePool %s, the fallback of %s, has no nodes",
+				stuck[0].Zone, strings.Join(o.Fallbacks, ", "), o.Pool),
+			Why: "its pods cannot run in another zone: once their node is lost, they wait for spot instances in this one",
+			Fix: allowZones(o),
 		})
 	}
 	return found
@@ -233,7 +235,8 @@ func workloadsInOneOffering(s Snapshot, w workload) []Finding {
 		Pods: on[most],
 		What: fmt.Sprintf("has %d of its %s on %s in %s", on[most], console.Count(w.replicas, "pod"), most.Type, most.Zone),
 		Why:  "EC2 takes the instances of a type in a zone back together, within minutes",
-		Fix: w.patchPods(fmt.Sprintf(`{"spec":{"topologySpreadConstraints":[{"topologyKey":%q,"maxSkew":1,"whenUnsatisfiable":"ScheduleAnyway","labelSelector":{"matchLabels":%s}}]}}`,
+		Fix: w.patchPods(fmt.Sprintf(`{"spec":{"topologySpreadConstraints":[{"topologyKey":%q,"maxSkew":1,`+
+			`"whenUnsatisfiable":"ScheduleAnyway","labelSelector":{"matchLabels":%s}}]}}`,
 			corev1.LabelTopologyZone, asJSON(commonLabels(w.pods)))),
 	}}
 }

@@ -128,7 +128,9 @@ func EachOf[T any, P interface {
 }
 
 // pages has read read one page after the other. It returns where the next begins; empty: nowhere.
-func (l Lister) pages(ctx context.Context, of schema.GroupVersionResource, selector, mime string, read func(io.Reader) (next string, err error)) error {
+func (l Lister) pages(
+	ctx context.Context, of schema.GroupVersionResource, selector, mime string, read func(io.Reader) (next string, err error),
+) error {
 	path := []string{"/apis", of.Group, of.Version}
 	if of.Group == "" {
 		path = []string{"/api", of.Version}
@@ -138,8 +140,13 @@ func (l Lister) pages(ctx context.Context, of schema.GroupVersionResource, selec
 	}
 	limit := pageSize
 	for next := ""; ; {
-		body, err := l.Client.Get().AbsPath(append(path, of.Resource)...).Param("labelSelector", selector).Param("fieldSelector", l.Fields).Param("continue", next).
-			Param("limit", fmt.Sprint(limit)).SetHeader("Accept", mime).Stream(ctx)
+		body, err := l.Client.Get().AbsPath(append(path, of.Resource)...).
+			Param("labelSelector", selector).
+			Param("fieldSelector", l.Fields).
+			Param("continue", next).
+			Param("limit", fmt.Sprint(limit)).
+			SetHeader("Accept", mime).
+			Stream(ctx)
 		var answer apierrors.APIStatus
 		if err != nil && !errors.As(err, &answer) && ctx.Err() == nil && limit > leastPage {
 			limit /= 10 // the API server gives up on answers that take it too long

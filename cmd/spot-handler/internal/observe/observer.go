@@ -113,7 +113,8 @@ func (o *Observer) pod(at time.Time, pod *corev1.Pod, gone bool) {
 	defer o.mu.Unlock()
 	before := o.pods[pod.UID]
 	switch {
-	case o.gone.Has(pod.UID), !gone && before != nil && nodes.Older(pod.ResourceVersion, before.ResourceVersion): // two watches show the same pod
+	case o.gone.Has(pod.UID),
+		!gone && before != nil && nodes.Older(pod.ResourceVersion, before.ResourceVersion): // two watches show the same pod
 		return
 	case gone:
 		delete(o.pods, pod.UID)

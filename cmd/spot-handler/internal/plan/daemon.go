@@ -96,7 +96,9 @@ type Daemon struct {
 
 // Forecast plays the loss of the nodes, and of those that are interrupted already, in a cluster that
 // was read. An error says that the API server could not be asked what it would refuse.
-func (d *Daemon) Forecast(ctx context.Context, read cluster.Cluster, lost []*corev1.Node, loss Loss, assumed Assumptions) (Forecast, error) {
+func (d *Daemon) Forecast(
+	ctx context.Context, read cluster.Cluster, lost []*corev1.Node, loss Loss, assumed Assumptions,
+) (Forecast, error) {
 	if assumed.Ready.From == fromNobody {
 		assumed.ReadyOf = readyOf(read.Pods)
 	}

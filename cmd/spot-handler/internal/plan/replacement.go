@@ -116,7 +116,13 @@ func describe(r *Replacement, c karpenter.Claim) {
 // asks for, and nearly always some more.
 func becomes(c karpenter.Claim, lost *corev1.Node, inherited map[string]string) *corev1.Node {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.Name, Labels: map[string]string{corev1.LabelHostname: c.Name}}}
-	for _, key := range []string{"karpenter.sh/registered", "karpenter.sh/initialized", corev1.LabelArchStable, corev1.LabelOSStable, corev1.LabelTopologyRegion} {
+	for _, key := range []string{
+		"karpenter.sh/registered",
+		"karpenter.sh/initialized",
+		corev1.LabelArchStable,
+		corev1.LabelOSStable,
+		corev1.LabelTopologyRegion,
+	} {
 		if value, ok := lost.Labels[key]; ok {
 			node.Labels[key] = value
 		}

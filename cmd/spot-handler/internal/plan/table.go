@@ -31,7 +31,8 @@ func Lines(f Forecast, width int) []string {
 		lines = append(append(lines, ""), answers(*f.DryRun, width)...)
 	}
 	if len(f.Underway) > 0 {
-		lines = append(append(lines, ""), console.Wrap("Interrupted already, and taken into account: "+strings.Join(f.Underway, ", "), "", width)...)
+		underway := "Interrupted already, and taken into account: " + strings.Join(f.Underway, ", ")
+		lines = append(append(lines, ""), console.Wrap(underway, "", width)...)
 	}
 	lines = append(append(lines, ""), console.Wrap("Assumed: "+assumed(f.Assumptions), "", width)...)
 	return append(lines, console.Wrap("Settings: "+f.Settings, "", width)...)

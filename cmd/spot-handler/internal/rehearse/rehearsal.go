@@ -144,7 +144,9 @@ func (r *Rehearsal) record(node *corev1.Node) (rec interruption.Record, ours boo
 
 // change writes what make wants for the Node as it is, if it wants anything. A Node that is gone
 // needs no change, and is nil.
-func (r *Rehearsal) change(ctx context.Context, name string, make func(*corev1.Node) (p marks.Patch, wanted bool, err error)) (changed *corev1.Node, err error) {
+func (r *Rehearsal) change(
+	ctx context.Context, name string, make func(*corev1.Node) (p marks.Patch, wanted bool, err error),
+) (changed *corev1.Node, err error) {
 	overtaken := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsInvalid(err) } // somebody else was there first
 	err = retry.OnError(retry.DefaultRetry, overtaken, func() error {
 		node, err := r.nodes.Get(ctx, name, metav1.GetOptions{})
@@ -299,7 +301,8 @@ func (r *Rehearsal) follow(ctx context.Context, p *part, cancelled bool, index *
 		if err != nil || !undone {
 			return false, err
 		}
-		return true, fmt.Errorf("node %s: nobody has begun to drain it within %s, so it was put back: does spot-handler run here, without --dry-run and --cordon-only?", p.node, takenUpIn)
+		return true, fmt.Errorf("node %s: nobody has begun to drain it within %s, so it was put back: "+
+			"does spot-handler run here, without --dry-run and --cordon-only?", p.node, takenUpIn)
 	case node.Annotations[interruption.CancelAnnotation] == "true": // it is being undone
 	case cancelled, !r.opts.hasDeadline() && now.Sub(p.begun) > r.opts.Deadline:
 		_, err = r.cancel(ctx, p.node)

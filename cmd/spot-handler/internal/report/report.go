@@ -85,7 +85,8 @@ func (r Report) Lines(width int) []string {
 		}
 		lines = append(lines, text)
 		for _, m := range c.Misses {
-			lines = append(lines, fmt.Sprintf("  %s/%s on %s: forecast %s, was %s", m.Namespace, m.Name, m.Node, outcomeText(m.Forecast), outcomeText(m.Outcome)))
+			lines = append(lines, fmt.Sprintf("  %s/%s on %s: forecast %s, was %s",
+				m.Namespace, m.Name, m.Node, outcomeText(m.Forecast), outcomeText(m.Outcome)))
 		}
 	}
 	for _, v := range s.Required {

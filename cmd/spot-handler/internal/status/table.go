@@ -28,12 +28,14 @@ func (l List) Table(width int) []string {
 		lines = console.Table(columns, console.Rows(l.Interruptions, Interruption.row), width)
 	}
 	if h := l.Held; h != nil {
-		lines = append(lines, "", fmt.Sprintf("Held on demand until spot pools are calm: %s, %.1f node-hours", console.Count(h.Replacements, "replacement"), h.NodeHours))
+		lines = append(lines, "", fmt.Sprintf("Held on demand until spot pools are calm: %s, %.1f node-hours",
+			console.Count(h.Replacements, "replacement"), h.NodeHours))
 	}
 	if len(l.Offerings) == 0 {
 		return lines
 	}
-	lines = append(append(lines, ""), console.Table(ofOfferings, console.Rows(l.Offerings[:min(len(l.Offerings), mostOfferings)], offeringRow), width)...)
+	rows := console.Rows(l.Offerings[:min(len(l.Offerings), mostOfferings)], offeringRow)
+	lines = append(append(lines, ""), console.Table(ofOfferings, rows, width)...)
 	if more := len(l.Offerings) - mostOfferings; more > 0 {
 		lines = append(lines, fmt.Sprintf("and %d more: -o json lists all", more))
 	}
