@@ -123,7 +123,7 @@ func (k *keeper) decideHold(ctx context.Context, claim *Claim) (hold, error) {
 	source := claim.Annotations[StandsInAnnotation]
 	longest := time.Until(claim.CreationTimestamp.Add(LongestHold))
 	switch {
-	case source == "", claim.Annotations[ProtectedAnnotation] == "": // as an operator removes one to end the hold
+	case source == "", claim.Annotations[protectedAnnotation] == "": // as an operator removes one to end the hold
 		return hold{}, nil
 	case k.b.opts.SingleNode: // it was made while the whole fleet was known
 		return hold{why: ": a process of one node holds nothing"}, nil

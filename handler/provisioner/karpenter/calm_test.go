@@ -340,7 +340,7 @@ func TestSingleNodeHoldsNothing(t *testing.T) {
 
 // An operator ends a hold by removing either of our annotations. Nothing is left, and nothing counts.
 func TestHoldEndedByHand(t *testing.T) {
-	for _, key := range []string{StandsInAnnotation, ProtectedAnnotation} {
+	for _, key := range []string{StandsInAnnotation, protectedAnnotation} {
 		bubble(t, key, func(t *testing.T) {
 			c := standingIn(t)
 			claim := c.now().DeepCopy()
@@ -354,7 +354,7 @@ func TestHoldEndedByHand(t *testing.T) {
 			time.Sleep(heldCheck)
 			c.wantProtected(false)
 			a = c.now().GetAnnotations()
-			if len(c.b.keeper.held.counted) != 0 || a[StandsInAnnotation]+a[ProtectedAnnotation] != "" {
+			if len(c.b.keeper.held.counted) != 0 || a[StandsInAnnotation]+a[protectedAnnotation] != "" {
 				t.Errorf("counted %v, annotations %v, want nothing left", c.b.keeper.held.counted, a)
 			}
 			time.Sleep(10 * time.Minute)
@@ -415,7 +415,7 @@ func TestNotHeld(t *testing.T) {
 				t.Fatal(err)
 			}
 			a := u.(*unstructured.Unstructured).GetAnnotations()
-			if (a[StandsInAnnotation] == "spot") != tt.held || tt.held && (a[doNotDisrupt] == "" || a[ProtectedAnnotation] == "") {
+			if (a[StandsInAnnotation] == "spot") != tt.held || tt.held && (a[doNotDisrupt] == "" || a[protectedAnnotation] == "") {
 				t.Errorf("annotations %v, want it held: %t", a, tt.held)
 			}
 		})

@@ -64,7 +64,7 @@ func TestSlim(t *testing.T) {
 	claim := built(t, newOrder(t))
 	set([]any{map[string]any{"type": "Launched", "status": "True"}, map[string]any{"type": "Drifted", "status": "True"}}, "status", "conditions")(claim)
 	s := decodeClaim(claim).slim()
-	if s.Name != claimName || s.state() != provisioner.StateLaunched || s.Labels[ReplacesLabel] != instance || s.Annotations[NodeAnnotation] != "node-1" {
+	if s.Name != claimName || s.state() != provisioner.StateLaunched || s.Labels[ReplacesLabel] != instance || s.Annotations[nodeAnnotation] != "node-1" {
 		t.Errorf("slim claim %+v lacks what is asked of it", s)
 	}
 	if len(s.Spec.Requirements)+len(s.Spec.Resources.Requests)+len(s.Status.Capacity) != 0 {

@@ -146,7 +146,7 @@ func (k *keeper) awaitLaunch(ctx context.Context, claim *Claim) (time.Duration, 
 // isProtected reports whether we keep the claim's node from consolidation. An operator may have removed
 // one of the annotations by hand.
 func (c *Claim) isProtected() bool {
-	return c.Annotations[ProtectedAnnotation] != "" || c.Annotations[StandsInAnnotation] != ""
+	return c.Annotations[protectedAnnotation] != "" || c.Annotations[StandsInAnnotation] != ""
 }
 
 // claim is what is known of the claim, or nil if there is none.
@@ -252,7 +252,7 @@ func (k *keeper) remove(ctx context.Context, claim *Claim, eventType, reason, te
 	k.b.claims.forget(claim.Name)
 	k.b.event("NodeClaim", claim.ObjectMeta, eventType, reason, text)
 	k.b.log.Info().Str("nodeclaim", claim.Name).Str("nodepool", claim.Labels[nodePoolLabel]).
-		Str("node", claim.Annotations[NodeAnnotation]).Str("reason", text).Msg("replacement taken back")
+		Str("node", claim.Annotations[nodeAnnotation]).Str("reason", text).Msg("replacement taken back")
 	return 0, nil
 }
 

@@ -40,23 +40,23 @@ const (
 	// that it replaces.
 	ReplacesLabel = "spot-handler/replaces"
 
-	// NodeAnnotation on a NodeClaim of ours names the interrupted node.
-	NodeAnnotation = "spot-handler/interrupted-node"
+	// nodeAnnotation on a NodeClaim of ours names the interrupted node.
+	nodeAnnotation = "spot-handler/interrupted-node"
 
 	// SettledLabel on a NodeClaim of ours says that it no longer needs us: pods run there, or
 	// Karpenter itself will remove it.
 	SettledLabel = "spot-handler/settled"
 
-	// ProtectedAnnotation on a NodeClaim of ours says that we protect it from Karpenter's
+	// protectedAnnotation on a NodeClaim of ours says that we protect it from Karpenter's
 	// consolidation, and when that ends at the latest (RFC 3339).
-	ProtectedAnnotation = "spot-handler/protected-until"
+	protectedAnnotation = "spot-handler/protected-until"
 
 	// StandsInAnnotation on a NodeClaim of ours names the NodePool of the spot node that it replaces,
 	// if the claim is held until that pool is calm.
 	StandsInAnnotation = "spot-handler/stands-in-for"
 
-	// PodsAnnotation on a NodeClaim of ours is the number of pods that it was made for.
-	PodsAnnotation = "spot-handler/pods"
+	// podsAnnotation on a NodeClaim of ours is the number of pods that it was made for.
+	podsAnnotation = "spot-handler/pods"
 
 	// sizeAnnotation on a NodeClaim of ours is what it counts for in its pool's limits
 	// until it is launched, as JSON.

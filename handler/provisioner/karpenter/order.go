@@ -69,11 +69,11 @@ func (o claimOrder) build() (*unstructured.Unstructured, error) {
 			annotations[key] = v
 		}
 	}
-	annotations[NodeAnnotation] = o.lost.node.Name
-	annotations[PodsAnnotation] = strconv.Itoa(len(o.fit.need.Moving))
+	annotations[nodeAnnotation] = o.lost.node.Name
+	annotations[podsAnnotation] = strconv.Itoa(len(o.fit.need.Moving))
 	if !o.until.IsZero() && annotations[doNotDisrupt] == "" {
 		annotations[doNotDisrupt] = "true"
-		annotations[ProtectedAnnotation] = o.until.UTC().Format(time.RFC3339)
+		annotations[protectedAnnotation] = o.until.UTC().Format(time.RFC3339)
 		if o.lost.isHeld(o.candidate) {
 			annotations[StandsInAnnotation] = o.lost.pool
 		}

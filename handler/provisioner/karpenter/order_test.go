@@ -81,7 +81,7 @@ func TestBuildOfABarePool(t *testing.T) {
 	if diff := cmp.Diff(want, claim.GetLabels()); diff != "" {
 		t.Errorf("labels (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(map[string]string{NodeAnnotation: "node-1", PodsAnnotation: "2"}, claim.GetAnnotations()); diff != "" {
+	if diff := cmp.Diff(map[string]string{nodeAnnotation: "node-1", podsAnnotation: "2"}, claim.GetAnnotations()); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)
 	}
 }

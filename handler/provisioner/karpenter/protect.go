@@ -58,7 +58,7 @@ func (k *keeper) unprotect(ctx context.Context, claim *Claim) (time.Duration, er
 	if err != nil && !apierrors.IsNotFound(err) {
 		return 0, fmt.Errorf("patch Node %q: %w", claim.Status.NodeName, err)
 	}
-	unprotected := map[string]any{doNotDisrupt: nil, ProtectedAnnotation: nil, StandsInAnnotation: nil}
+	unprotected := map[string]any{doNotDisrupt: nil, protectedAnnotation: nil, StandsInAnnotation: nil}
 	if err := k.change(ctx, claim, "annotations", unprotected); err != nil {
 		return 0, err
 	}
@@ -73,7 +73,7 @@ func (k *keeper) unprotect(ctx context.Context, claim *Claim) (time.Duration, er
 
 // protectedUntil is when the claim's protection ends at the latest.
 func (c *Claim) protectedUntil() time.Time {
-	until, err := time.Parse(time.RFC3339, c.Annotations[ProtectedAnnotation])
+	until, err := time.Parse(time.RFC3339, c.Annotations[protectedAnnotation])
 	if err != nil {
 		return time.Time{} // edited by somebody
 	}
@@ -146,7 +146,7 @@ func (k *keeper) pods(ctx context.Context, claim *Claim, version string) (int, e
 
 // wanted is how many pods the claim was made for.
 func (c *Claim) wanted() int {
-	n, err := strconv.Atoi(c.Annotations[PodsAnnotation])
+	n, err := strconv.Atoi(c.Annotations[podsAnnotation])
 	if err != nil {
 		return 1
 	}
@@ -156,7 +156,7 @@ func (c *Claim) wanted() int {
 // isOver reports whether no more pods will come from the node that the claim replaces: it
 // has been drained, or is gone, or is another instance by now.
 func (k *keeper) isOver(ctx context.Context, claim *Claim) (bool, error) {
-	name := claim.Annotations[NodeAnnotation]
+	name := claim.Annotations[nodeAnnotation]
 	if name == "" {
 		return true, nil
 	}

@@ -94,7 +94,7 @@ func TestProtectionEnds(t *testing.T) {
 		c.request(&rec)
 		c.condition("Launched", "True", "")
 		time.Sleep(2*time.Minute + time.Second)
-		if a := c.now().GetAnnotations(); a[doNotDisrupt] != "" || a[ProtectedAnnotation] == "" {
+		if a := c.now().GetAnnotations(); a[doNotDisrupt] != "" || a[protectedAnnotation] == "" {
 			t.Errorf("annotations %v, want the mark alone until the Node is known", a)
 		}
 		c.condition("Registered", "True", "")
@@ -127,7 +127,7 @@ func (c *cluster) wantProtected(want bool) {
 	c.nodes.mu.Lock()
 	cleared := slices.Contains(c.nodes.patches, replacementNode+` {"metadata":{"annotations":{"karpenter.sh/do-not-disrupt":null,"spot-handler/stands-in-for":null}}}`)
 	c.nodes.mu.Unlock()
-	if (a[doNotDisrupt] == "true") != want || (a[ProtectedAnnotation] != "") != want || cleared == want {
+	if (a[doNotDisrupt] == "true") != want || (a[protectedAnnotation] != "") != want || cleared == want {
 		c.t.Errorf("annotations %v, Node cleared: %t; want protected: %t", a, cleared, want)
 	}
 }

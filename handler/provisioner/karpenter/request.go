@@ -32,7 +32,7 @@ func (b *Backend) claimChanged(claim *Claim, state string) {
 
 // notify has the node reconciled that the claim replaces.
 func (b *Backend) notify(claim *Claim) {
-	if node := claim.Annotations[NodeAnnotation]; node != "" {
+	if node := claim.Annotations[nodeAnnotation]; node != "" {
 		b.opts.Notify(node)
 	}
 }

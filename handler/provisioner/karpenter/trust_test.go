@@ -52,7 +52,7 @@ func FuzzClaimAnnotations(f *testing.F) {
 	f.Fuzz(func(t *testing.T, size, pods, until string) {
 		asked := resource.MustParse("2")
 		claim := &Claim{}
-		claim.Annotations = map[string]string{sizeAnnotation: size, PodsAnnotation: pods, ProtectedAnnotation: until}
+		claim.Annotations = map[string]string{sizeAnnotation: size, podsAnnotation: pods, protectedAnnotation: until}
 		claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: asked}
 		sum := withNode(claim.size())
 		if cpu := sum[corev1.ResourceCPU]; cpu.Cmp(asked) < 0 {
