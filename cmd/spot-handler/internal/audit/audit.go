@@ -95,6 +95,7 @@ var checks = []struct {
 	{"SH306", Warning, each(Snapshot.accounts, withoutFlowSchemas)},
 	{"SH307", Warning, each(Snapshot.accounts, withoutPolicies)},
 	{"SH308", Warning, each(targets, targetsThatDrainTooLong)},
+	{"SH309", Warning, each(others, karpenterPollsStatus)},
 }
 
 // What is checked one after the other.
@@ -182,7 +183,7 @@ type Snapshot struct {
 
 	// Daemons are the pods of spot-handler; nil if they could not be read.
 	Daemons []Daemon
-	// Others are other programs that act on the same notices.
+	// Others are other programs that act on the same notices, or on other announcements.
 	Others []Other
 	// Balanced are the targets of AWS's load balancers.
 	Balanced []Balanced

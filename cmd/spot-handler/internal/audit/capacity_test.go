@@ -174,11 +174,15 @@ func TestChecksOfCoverage(t *testing.T) {
 		"each drains its own": {Snapshot{Daemons: []Daemon{with(marker("m5-a-0"), func(d *Daemon) { d.Drains = true }), with(marker("m5-a-1"), func(d *Daemon) { d.Drains = true })}}, nil},
 		"not selected": {Snapshot{Daemons: []Daemon{none}},
 			[]string{"SH301 nodes 4 2 spot nodes, such as m5-a-0, are watched by no pod of spot-handler: on 2 it is not ready, only says what it would do, or is set to leave them alone: kubectl get pods --all-namespaces --selector app.kubernetes.io/name=spot-handler --output wide"}},
-		"Karpenter's queue": {Snapshot{Daemons: ours, Others: []Other{{Owned{"kube-system", "deployment/karpenter"}, true, "INTERRUPTION_QUEUE"}}},
+		"Karpenter's queue": {Snapshot{Daemons: ours, Others: []Other{{Owned: Owned{"kube-system", "deployment/karpenter"}, Karpenter: true, HasQueue: true, Variable: "INTERRUPTION_QUEUE"}}},
 			[]string{"SH302 deployment/karpenter 0 has an interruption queue of its own: kubectl -n kube-system set env deployment/karpenter INTERRUPTION_QUEUE-"}},
-		"Karpenter's queue, by argument": {Snapshot{Daemons: ours, Others: []Other{{Owned{"kube-system", "deployment/karpenter"}, true, ""}}},
+		"Karpenter's queue, by argument": {Snapshot{Daemons: ours, Others: []Other{{Owned: Owned{"kube-system", "deployment/karpenter"}, Karpenter: true, HasQueue: true}}},
 			[]string{"SH302 deployment/karpenter 0 has an interruption queue of its own: in the manifest of deployment/karpenter: no --interruption-queue"}},
-		"two handlers": {Snapshot{Daemons: ours, Others: []Other{{Owned{"kube-system", "daemonset/nth"}, false, ""}}},
+		"Karpenter polls EC2": {Snapshot{Daemons: ours, Others: []Other{{Owned: Owned{"kube-system", "deployment/karpenter"}, Karpenter: true, PollsStatus: true}}},
+			[]string{"SH309 deployment/karpenter 0 asks EC2 each minute for scheduled events, and drains their nodes at once: accept it, or take ec2:DescribeInstanceStatus from Karpenter's IAM role and restart it; it then misses failed status checks, too"}},
+		"Karpenter without a queue takes no notices": {Snapshot{Daemons: []Daemon{}, Others: []Other{{Owned: Owned{"kube-system", "deployment/karpenter"}, Karpenter: true, PollsStatus: true}}},
+			[]string{"SH301 nodes 4 2 spot nodes, such as m5-a-0, are watched by no pod of spot-handler: helm upgrade --install spot-handler deploy/chart --namespace spot-handler --create-namespace --set image.repository=REGISTRY/spot-handler"}},
+		"two handlers": {Snapshot{Daemons: ours, Others: []Other{{Owned: Owned{"kube-system", "daemonset/nth"}}}},
 			[]string{"SH303 daemonset/nth 0 is aws-node-termination-handler, beside spot-handler: kubectl -n kube-system delete daemonset nth"}},
 		"permissions of an account that nobody has named": {Snapshot{Daemons: []Daemon{with(queue, func(d *Daemon) { d.Missing, d.Named = []Permission{evict}, false })}}, []string{
 			"SH304 serviceaccount/drain 0 is not allowed to create pods/eviction: in the manifest of deployment/drain: an account that a ClusterRoleBinding of spot-handler names"}},
@@ -216,6 +220,33 @@ func TestChecksOfCoverage(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Karpenter polls EC2 since 1.12, by its image or, without a tag, by its chart's label.
+func TestKarpenterPollsStatus(t *testing.T) {
+	for _, tt := range []struct {
+		image, label string
+		want         bool
+	}{
+		{"public.ecr.aws/karpenter/controller:1.12.0@sha256:00", "", true},
+		{"public.ecr.aws/karpenter/controller:1.11.9", "", false},
+		{"mirror:5000/karpenter:v1.15.1", "1.11.0", true}, // the image is what runs
+		{"mirror:5000/karpenter:latest", "1.13.0", false}, // nobody knows
+		{"mirror:5000/karpenter", "1.13.0", true},
+		{"mirror/karpenter@sha256:00", "1.13.0", true},
+		{"mirror/karpenter@sha256:00", "1.11.0", false},
+		{"mirror/karpenter@sha256:00", "", false},
+	} {
+		var p program
+		text := fmt.Sprintf(`{"metadata":{"labels":{"app.kubernetes.io/version":%q}},
+			"spec":{"template":{"spec":{"containers":[{"image":%q}]}}}}`, tt.label, tt.image)
+		if err := json.Unmarshal([]byte(text), &p); err != nil {
+			t.Fatal(err)
+		}
+		if got := p.pollsStatus(); got != tt.want {
+			t.Errorf("image %s, label %q: %v, want %v", tt.image, tt.label, got, tt.want)
+		}
 	}
 }
 

@@ -49,18 +49,10 @@ type Permission struct {
 	ToStart bool
 }
 
-// Other is another program that acts on notices.
-type Other struct {
-	Owned
-	Karpenter bool // else aws-node-termination-handler
-	// Variable holds Karpenter's queue; empty if an argument does.
-	Variable string
-}
-
 // nodesThatNobodyWatches: no pod of spot-handler is notified of their interruption, and their
 // pods end with them.
 func nodesThatNobodyWatches(s Snapshot) (found []Finding) {
-	if s.Daemons == nil || len(s.Daemons) == 0 && len(s.Others) > 0 {
+	if s.Daemons == nil || len(s.Daemons) == 0 && slices.ContainsFunc(s.Others, Other.takesNotices) {
 		return nil // not known, or somebody else does
 	}
 	fleet := slices.ContainsFunc(s.Daemons, func(d Daemon) bool { return d.Fleet })
@@ -140,34 +132,6 @@ func spotValues(these []*corev1.Node) (sets []string) {
 		}
 	}
 	return sets
-}
-
-// karpentersOwnQueue: Karpenter acts on the same notices, its own way.
-func karpentersOwnQueue(_ Snapshot, o Other) []Finding {
-	if !o.Karpenter {
-		return nil
-	}
-	fix := fmt.Sprintf("in the manifest of %s: no --interruption-queue", o.Object)
-	if o.Variable != "" {
-		fix = console.Command("kubectl", "-n", o.Namespace, "set", "env", o.Object, o.Variable+"-")
-	}
-	return []Finding{{
-		What: "has an interruption queue of its own",
-		Why:  "it deletes interrupted nodes itself, without regard to the two minutes, and buys spot again: which of both comes first is chance",
-		Fix:  fix,
-	}}
-}
-
-// anotherHandler: two handlers on one cluster drain every node twice.
-func anotherHandler(_ Snapshot, o Other) []Finding {
-	if o.Karpenter {
-		return nil
-	}
-	return []Finding{{
-		What: "is aws-node-termination-handler, beside spot-handler",
-		Why:  "it evicts all pods at once on the same notice: none waits for its replacement pod or for a replacement of the node",
-		Fix:  o.kubectl("delete"),
-	}}
 }
 
 // daemonOnSpot: who drains is drained itself, although there are other nodes to run on.

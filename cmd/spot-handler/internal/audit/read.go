@@ -154,60 +154,6 @@ func optional(err error) error {
 	return err
 }
 
-// program is what is read of a Deployment or a DaemonSet.
-type program struct {
-	cluster.Meta `json:"metadata"`
-	Spec         struct {
-		Template struct {
-			Spec struct {
-				Containers []struct {
-					Command, Args []string
-					Env           []struct {
-						Name, Value string
-						ValueFrom   *struct{}
-					}
-				}
-			}
-		}
-	}
-}
-
-// others finds programs by the labels that their charts and manifests give them.
-func (r Reader) others(ctx context.Context, s *Snapshot) error {
-	var errs []error
-	for _, kind := range []string{"deployment", "daemonset"} {
-		for _, name := range []string{"karpenter", "aws-node-termination-handler"} {
-			errs = append(errs, optional(cluster.Each(ctx, r.Lists, cluster.Resource("apps", kind+"s"), "app.kubernetes.io/name="+name, func(p *program) {
-				variable, hasQueue := p.interruptionQueue()
-				if o := (Other{Owned{p.Namespace, kind + "/" + p.Name}, name == "karpenter", variable}); hasQueue || !o.Karpenter {
-					s.Others = append(s.Others, o)
-				}
-			})))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// interruptionQueue reports whether Karpenter is given a queue, and by which variable.
-// https://karpenter.sh/docs/reference/settings/
-func (p *program) interruptionQueue() (variable string, ok bool) {
-	for _, c := range p.Spec.Template.Spec.Containers {
-		for _, v := range c.Env {
-			if v.Name == "INTERRUPTION_QUEUE" && (v.Value != "" || v.ValueFrom != nil) {
-				return v.Name, true
-			}
-		}
-		args := slices.Concat(c.Command, c.Args)
-		for i, arg := range args {
-			value, inline := strings.CutPrefix(arg, "--interruption-queue=")
-			if inline && value != "" || arg == "--interruption-queue" && i+1 < len(args) && args[i+1] != "" {
-				return "", true
-			}
-		}
-	}
-	return "", false
-}
-
 // permissions asks the API server for each permission of each account, as RBAC need not be what
 // grants it.
 func (r Reader) permissions(ctx context.Context, s *Snapshot) (err error) {
