@@ -89,47 +89,61 @@ func TestGuideNamesChoices(t *testing.T) {
 	}
 }
 
-// The Terraform that the guide shows sets variables of the module that there are, with all that have no
-// default, and reads one of its outputs.
+// The Terraform that the guide and the page of recipes show sets variables of the module that there are,
+// with all that have no default, and reads outputs of it.
 func TestGuideUsesTheModule(t *testing.T) {
-	_, shown, _ := strings.Cut(section(t, "deploy/aws.md", "## Terraform"), "```hcl\n")
-	shown, _, _ = strings.Cut(shown, "```")
-	file, diags := hclparse.NewParser().ParseHCL([]byte(shown), "deploy/aws.md")
-	if diags.HasErrors() {
-		t.Fatal(diags)
-	}
-	used := map[string]bool{}
-	for _, b := range file.Body.(*hclsyntax.Body).Blocks {
-		used[b.Type] = true
-		switch b.Type {
-		case "module":
-			source, diags := b.Body.Attributes["source"].Expr.Value(nil)
-			if diags.HasErrors() || source.AsString() != "./spot-handler/deploy/terraform" {
-				t.Errorf("the source of the module is %q: %v", source.AsString(), diags)
+	for page, source := range map[string]string{
+		"deploy/aws.md":             "./spot-handler/deploy/terraform",
+		"deploy/docs/install-on.md": "git::https://github.com/spot-handler/spot-handler.git//deploy/terraform?ref=COMMIT",
+	} {
+		_, shown, _ := strings.Cut(section(t, page, "## Terraform"), "```hcl\n")
+		shown, _, _ = strings.Cut(shown, "```")
+		file, diags := hclparse.NewParser().ParseHCL([]byte(shown), page)
+		if diags.HasErrors() {
+			t.Fatal(diags)
+		}
+		modules, outputs := 0, 0
+		for _, b := range file.Body.(*hclsyntax.Body).Blocks {
+			if b.Type == "module" {
+				modules++
+				callsModule(t, b.Body.Attributes, page, source)
+				continue
 			}
-			delete(b.Body.Attributes, "source")
-			values := map[string]cty.Value{}
-			for name, a := range b.Body.Attributes {
-				if values[name], diags = a.Expr.Value(nil); diags.HasErrors() {
-					t.Error(diags)
-				}
-			}
-			m := readModule(t, values) // which fails without a value that it needs
-			for name := range values {
-				if _, ok := m.variables[name]; !ok {
-					t.Errorf("the module has no variable %s", name)
-				}
-			}
-		case "output":
-			for _, ref := range b.Body.Attributes["value"].Expr.Variables() {
-				output, ok := ref[len(ref)-1].(hcl.TraverseAttr)
-				if !ok || ref.RootName() != "module" || len(ref) != 3 || readModule(t, map[string]cty.Value{"cluster_name": cty.StringVal("c")}).outputs[output.Name] == nil {
-					t.Errorf("%s is no output of the module", shown[ref.SourceRange().Start.Byte:ref.SourceRange().End.Byte])
+			for _, a := range b.Body.Attributes {
+				for _, ref := range a.Expr.Variables() {
+					outputs++
+					output, ok := ref[len(ref)-1].(hcl.TraverseAttr)
+					if !ok || ref.RootName() != "module" || len(ref) != 3 || readModule(t, map[string]cty.Value{"cluster_name": cty.StringVal("c")}).outputs[output.Name] == nil {
+						t.Errorf("%s: %s is no output of the module", page, shown[ref.SourceRange().Start.Byte:ref.SourceRange().End.Byte])
+					}
 				}
 			}
 		}
+		if modules != 1 || outputs == 0 {
+			t.Errorf("%s calls %d modules, and uses %d outputs", page, modules, outputs)
+		}
 	}
-	if !used["module"] || !used["output"] {
-		t.Errorf("the guide shows %v", used)
+}
+
+// callsModule: the arguments are those of the module from this source.
+func callsModule(t *testing.T, arguments hclsyntax.Attributes, page, source string) {
+	t.Helper()
+	values := map[string]cty.Value{}
+	for name, a := range arguments {
+		value, diags := a.Expr.Value(nil)
+		if diags.HasErrors() {
+			t.Fatal(diags)
+		}
+		values[name] = value
+	}
+	if got := values["source"].AsString(); got != source {
+		t.Errorf("%s: the source of the module is %q, want %q", page, got, source)
+	}
+	delete(values, "source")
+	m := readModule(t, values) // which fails without a value that it needs
+	for name := range values {
+		if _, ok := m.variables[name]; !ok {
+			t.Errorf("%s: the module has no variable %s", page, name)
+		}
 	}
 }
