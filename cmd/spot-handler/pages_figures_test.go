@@ -2,11 +2,15 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	quantity "k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/yaml"
 )
 
 // readFromRoot returns a file's text, by its path from the root of the repository.
@@ -45,6 +49,39 @@ func TestFiguresOfThePicture(t *testing.T) {
 	atOnce := figures["evict at once, as kubectl drain does"]
 	if want := "and evicting at once " + atOnce + "."; !strings.Contains(readme, want) {
 		t.Errorf("README.md lacks %q", want)
+	}
+}
+
+// What the front page says of costs is what the chart asks for, what the flags are by default, and how
+// often two replicas of queue poll.
+func TestCostsOfTheFrontPage(t *testing.T) {
+	var values struct {
+		IMDS, Controller struct {
+			Replicas  int64
+			Resources struct{ Requests map[string]quantity.Quantity }
+		}
+	}
+	if err := yaml.Unmarshal([]byte(readFromRoot(t, "deploy/chart/values.yaml")), &values); err != nil {
+		t.Fatal(err)
+	}
+	const nodes = 800
+	marks, drains := values.IMDS.Resources.Requests, values.Controller.Resources.Requests
+	cpu, memory := marks["cpu"], marks["memory"]
+	drainsCPU, drainsMemory := drains["cpu"], drains["memory"]
+	var cfg settings
+	cfg.mode = modeDrain
+	cfg.define()
+	polls := 2 * 12 * 60 * 24 * 30 // a minute's, as the page about sizing has them
+	readme := strings.Join(strings.Fields(readFromRoot(t, "README.md")), " ")
+	for _, want := range []string{
+		fmt.Sprintf("`imds` requests %d vCPU and %d GiB in all", cpu.MilliValue()*nodes/1000, memory.Value()*nodes>>30),
+		fmt.Sprintf("`queue` requests %.1f vCPU and %d MiB", float64(drainsCPU.MilliValue()*values.Controller.Replicas)/1000, drainsMemory.Value()*values.Controller.Replicas>>20),
+		fmt.Sprintf("for %.0f minutes (`--calm`)", cfg.calm.Minutes()),
+		fmt.Sprintf("polls SQS %s million times a month", map[int]string{1: "a", 2: "two"}[polls/1_000_000]),
+	} {
+		if !strings.Contains(readme, want) {
+			t.Errorf("README.md lacks %q", want)
+		}
 	}
 }
 
