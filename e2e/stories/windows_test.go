@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/e2e/controlplane"
-	"spot-handler/handler/interruption"
 )
 
 // A Windows node is drained like any other in queue mode, of which nothing runs on the node itself:
@@ -26,8 +25,7 @@ func TestWindowsNodeIsDrained(t *testing.T) {
 	server, queue := s.sqs()
 	d := s.runQueue(server, queue)
 	interrupt(queue, lost[0].Name, 2*time.Minute)
-	s.waitRecord(lost[0].Name, func(r interruption.Record) bool { return r.Phase == interruption.Drained })
-	s.wantPods("default", "iis", 2)
+	s.wantResults(d, map[string]result{lost[0].Name: {graceful: 2}})
 	pods, err := s.cluster.WaitReady(s.ctx, "default", "iis", 2)
 	s.must(err)
 	for _, p := range pods {
@@ -35,5 +33,4 @@ func TestWindowsNodeIsDrained(t *testing.T) {
 			t.Errorf("pod %s is on %s, want %s", p.Name, p.Spec.NodeName, home[0].Name)
 		}
 	}
-	s.wantResults(d, map[string]result{lost[0].Name: {graceful: 2}})
 }
