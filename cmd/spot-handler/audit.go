@@ -26,14 +26,14 @@ func newAudit() *cobra.Command {
 	a := &auditCommand{}
 	cmd := &cobra.Command{
 		Use:   "audit",
-		Short: "Find what will make an interruption end badly",
-		Long: `Reads the workloads on all nodes that EC2 might take at two minutes' notice, where
-they could go, and who acts on the notice, and lists what will hurt when it does:
-what was found, why, and a command that fixes it. It changes nothing.
+		Short: "Find what an interruption would break",
+		Long: `Checks the workloads on spot nodes, the places they could go, and the handlers that act
+on a notice. Lists what an interruption would break, why, and a command that fixes it.
+It changes nothing.
 
-It reads the cluster as kubectl does, with your own permissions, and says what it could
-not read. The exit code is 0 if everything was read, 1 if not, 2 is wrong use, and
-3 says that there are findings as bad as --fail-on.`,
+It reads the cluster as kubectl does, with your own permissions, and says what it
+couldn't read. Exit codes: 0 if everything was read, 1 if not, 2 for wrong use, 3 if
+there are findings at or above --fail-on.`,
 		Example: `  # everything, the worst first
   spot-handler audit
 

@@ -9,10 +9,10 @@ func newIMDS(getenv func(string) string) *cobra.Command {
 	return newDaemon(modeIMDS, getenv, &cobra.Command{
 		Use:   "imds --node-name=NAME",
 		Short: "Watch this node's instance metadata service; runs on every spot node, as a DaemonSet",
-		Long: `Watches this node's instance metadata service. On a notice: cordons the node,
-requests a replacement, and drains the node before EC2 takes it. With --drain=false it
-only marks the node, for spot-handler drain or queue to drain: that process sees all
-nodes, so several that are lost together count as one for surge, limits and turns.
+		Long: `Watches this node's instance metadata service. On a notice, it cordons the node,
+requests a replacement, and drains the node before EC2 reclaims it. With --drain=false
+it only marks the node, and spot-handler drain or queue drains it. That process sees
+all nodes, so maxSurge and pool limits hold when several are lost together.
 
 The metadata service answers a pod only with hostNetwork, or with a hop limit of 2
 on the instance. AWS_EC2_METADATA_SERVICE_ENDPOINT points elsewhere.`,
@@ -27,10 +27,10 @@ on the instance. AWS_EC2_METADATA_SERVICE_ENDPOINT points elsewhere.`,
 func newQueue(getenv func(string) string) *cobra.Command {
 	return newDaemon(modeQueue, getenv, &cobra.Command{
 		Use:   "queue --queue-url=URL",
-		Short: "Consume the SQS queue that EventBridge feeds; runs as a Deployment, of which one replica drains",
-		Long: `Consumes the SQS queue that EventBridge feeds with the notices of all instances. On
-a notice for one of this cluster: cordons its node, requests a replacement, and drains
-the node before EC2 takes it.
+		Short: "Consume the SQS queue that EventBridge feeds, and drain; runs as a Deployment with a leader",
+		Long: `Consumes the SQS queue that EventBridge feeds with the notices of all instances. If a
+notice is about a node of this cluster, it cordons the node, requests a replacement, and
+drains the node before EC2 reclaims it. All replicas accept notices; the leader drains.
 
 Region, credentials and endpoints come from the AWS SDK's variables: AWS_REGION,
 AWS_ENDPOINT_URL_SQS and so on.`,
@@ -59,10 +59,10 @@ func newDaemon(mode string, getenv func(string) string, cmd *cobra.Command) *cob
 func newDrain(getenv func(string) string) *cobra.Command {
 	return newDaemon(modeDrain, getenv, &cobra.Command{
 		Use:   "drain",
-		Short: "Drain the nodes that imds has marked; runs as a Deployment, of which one replica drains",
-		Long: `Drains the nodes that spot-handler imds --drain=false has marked: requests a
-replacement, and drains the node before EC2 takes it. One replica drains all nodes, so
-disruption budgets, maxSurge, limits and turns count for all of them together.
+		Short: "Drain the nodes that imds has marked; runs as a Deployment with a leader",
+		Long: `Drains the nodes that spot-handler imds --drain=false has marked. It requests a
+replacement, and drains the node before EC2 reclaims it. The leader drains all nodes, so
+PDBs, maxSurge and pool limits hold across them.
 
 It needs no queue, and calls nothing in AWS.`,
 		Example: `  # beside a DaemonSet that marks nodes: spot-handler imds --drain=false

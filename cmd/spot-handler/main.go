@@ -130,13 +130,13 @@ func runAs(ctx context.Context, program string, args []string, getenv func(strin
 	return exitRuntime
 }
 
-const overview = `spot-handler gets workloads off spot instances before EC2 takes them: cordon,
-replacement capacity from the fallback pool, drain within the deadline.`
+const overview = `spot-handler drains spot nodes before EC2 reclaims them: it cordons the node, requests
+a replacement, and evicts the pods in time.`
 
 // newRoot is the program's command line.
 func newRoot(getenv func(string) string, stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
-		Use: "spot-handler", Short: "Get workloads off spot instances before EC2 takes them", Long: overview,
+		Use: "spot-handler", Short: "Drain spot nodes before EC2 reclaims them", Long: overview,
 		Example:      "  spot-handler imds --node-name=ip-10-0-1-2.ec2.internal --dry-run\n  spot-handler queue --help",
 		SilenceUsage: true, SilenceErrors: true, // run prints them
 	}

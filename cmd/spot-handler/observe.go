@@ -43,17 +43,17 @@ func newObserve() *cobra.Command {
 	o := &observeCommand{}
 	cmd := &cobra.Command{
 		Use:   "observe [NODE…]",
-		Short: "Follow interruptions to their end, and write a report of them",
+		Short: "Follow interruptions to their end, and write a report",
 		Long: `Follows interruptions live: how far each node has come, each pod that has to leave, and
-how many pods of their workloads are ready at every moment. When all are over it
-sums up, and writes a report. It changes nothing.
+how many pods of their workloads are ready. When all are over, it sums up and writes a
+report. It changes nothing.
 
-Start it before the interruption, or while one is under way: it waits for the first,
-however long that takes. Ctrl-C ends it earlier, with what was seen by then.
+Start it before or during an interruption: it waits for the first one, however long that
+takes. Ctrl-C stops it early, and it reports what it has seen.
 
-It watches the cluster with your own permissions, and says what it could not watch. The
-exit code is 0 if the nodes could be watched, else 1; 2 is wrong use, and 3 says that
-it did not end as --require asks.`,
+It watches the cluster with your own permissions, and says what it couldn't watch. Exit
+codes: 0 if the nodes could be watched, 1 if not, 2 for wrong use, 3 if a --require
+condition wasn't met.`,
 		Example: `  # the next interruption of this node, with a report
   spot-handler observe ip-10-0-1-2.ec2.internal --report=interruption.html
 

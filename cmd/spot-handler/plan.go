@@ -33,22 +33,22 @@ func newPlan() *cobra.Command {
 	p := &planCommand{}
 	cmd := &cobra.Command{
 		Use:   "plan [NODE...]",
-		Short: "Forecast what would become of every pod if nodes were taken now",
-		Long: `Forecasts what would happen if EC2 took these nodes now: when each pod's eviction begins,
-what it waits for and what becomes of it, when each node is empty, and how many pods
-of each workload and disruption budget are ready meanwhile. It changes nothing.
+		Short: "Forecast each pod's fate if these nodes were interrupted now",
+		Long: `Forecasts what would happen if EC2 interrupted these nodes now: when each pod is evicted,
+what it waits for, and how it ends; when each node is empty; and how many pods of each
+workload and PDB are ready meanwhile. It changes nothing.
 
-The nodes are named, or chosen by what they have in common. Every decision about a
-pod is made by the function that the drain itself runs, with the settings of the pod
-of spot-handler in the cluster. What nobody can know beforehand is assumed: each
-assumption is shown with its source, and has a flag.
+Name the nodes, or choose them by what they have in common. The drain's own functions
+decide about every pod, with the settings of spot-handler's pods in the cluster. What
+nobody can know beforehand is assumed. Each assumption is shown with its source, and
+has a flag.
 
-With --dry-run=server it also sends the API server the evictions, the patches that begin
-a surge and the replacements, as dry runs with your own permissions, and shows what
-admission webhooks, quotas and budgets refuse. audit finds missing permissions.
+With --dry-run=server, it also sends the API server the evictions, the patches that start
+a surge, and the replacements, as dry runs with your own permissions. It shows what
+admission webhooks, quotas and PDBs refuse. audit finds missing permissions.
 
-It reads the cluster as kubectl does, with your own permissions, and says what it could
-not read. The exit code is 0 if everything was read, 1 if not, and 2 is wrong use.`,
+It reads the cluster as kubectl does, with your own permissions, and says what it
+couldn't read. Exit codes: 0 if everything was read, 1 if not, 2 for wrong use.`,
 		Example: `  # one node
   spot-handler plan ip-10-0-1-2.ec2.internal
 

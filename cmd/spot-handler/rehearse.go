@@ -48,19 +48,18 @@ func newRehearse() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rehearse NODE... | --pool=POOL | --random=N",
 		Short: "Interrupt nodes without EC2, and put them back into service",
-		Long: `Interrupts nodes as EC2 would, but for the end: spot-handler cordons them, requests
-replacements and drains them, and then each node is put back into service.
-Pods really move. A notice from EC2 for one of the nodes wins at once.
+		Long: `Interrupts nodes as EC2 would, but doesn't end them: spot-handler cordons them, requests
+replacements and drains them, and then returns each node to service. Pods really move.
+A real notice from EC2 for one of the nodes wins at once.
 
-It shows the plan first, and asks. It follows each pod to the end, and sets what became
-of it beside the plan. It refuses nodes whose pods have findings that audit calls
-critical, and more than 10% of all nodes at once. Ctrl-C cancels the rehearsal and
-puts everything back.
+It shows the plan and asks first. Then it follows each pod to its end, and compares that
+with the plan. It refuses nodes whose pods have findings that audit calls critical, and
+more than 10% of all nodes at once. Ctrl-C cancels the rehearsal and restores everything.
 
-It runs with your own permissions: those of audit, plan and observe, and to patch nodes.
-The exit code is 0 if every node is in service again, or terminated with --release;
-1 if not, or if the rehearsal was cancelled; 2 for wrong use, or if it was refused
-before anything was touched; 3 says that it did not go as --require asks.`,
+It needs the permissions of audit, plan and observe, and to patch nodes. Exit codes: 0 if
+every node is back in service, or terminated with --release; 1 if not, or if the
+rehearsal was cancelled; 2 for wrong use, or if it was refused before anything was
+touched; 3 if a --require condition wasn't met.`,
 		Example: `  # one node, with a minute less than EC2 gives
   spot-handler rehearse ip-10-0-1-2.ec2.internal --deadline=60s
 

@@ -102,8 +102,8 @@ func (c *settings) define() []group {
 	case modeIMDS:
 		source.StringVar(&c.nodeName, "node-name", "", "the Node that this process runs on; also $NODE_NAME (required)")
 		source.BoolVar(&c.drain, "drain", true,
-			"drain the node too; with --drain=false it is only marked, and spot-handler drain or queue drains it")
-		source.StringSliceVar(&c.watching, "watch", watchable, "what is polled; --rebalance says what is done on a recommendation")
+			"drain the node too; with --drain=false, only mark it, for spot-handler drain or queue to drain")
+		source.StringSliceVar(&c.watching, "watch", watchable, "what to poll; --rebalance says what to do on a recommendation")
 	case modeQueue:
 		source.StringVar(&c.queueURL, "queue-url", "", "URL of the SQS queue that EventBridge feeds (required)")
 	}
@@ -117,51 +117,50 @@ func (c *settings) define() []group {
 		hide(leader, "leader-elect", "pod-name", "pod-namespace")
 	}
 	meaning(source, &c.nodes, "managed-nodes", "", parseLabels,
-		"act only on nodes that this label `selector` selects, such as team=blue; a node labelled "+
+		"act only on nodes that match this label `selector`, such as team=blue; a node labelled "+
 			interruption.IgnoreLabel+"=true is always left alone (default: on all)")
 	oneOf(evict, (*string)(&c.policy.Strategy), "drain-strategy", string(plan.StrategySurge), names(plan.Strategies()),
-		"surge: the replacement pods of a Deployment's pods are made first, as many at a time as its "+
-			"maxSurge allows, and all other pods are held; hold: a pod runs on until the replacement is ready or "+
-			"its eviction deadline has come; at-once: pods are evicted as soon as the replacement is requested")
+		"surge: a Deployment's replacement pods come first, as many at a time as its maxSurge allows, and "+
+			"all other pods are held; hold: a pod runs until the replacement node is Ready, or until its eviction "+
+			"deadline; at-once: pods are evicted as soon as the replacement is requested")
 	oneOf(evict, (*string)(&c.policy.Blocked), "blocked-pods", string(plan.Leave), names(plan.BlockedPolicies()),
-		"a pod that its disruption budget still refuses at its eviction deadline: leave it until its node "+
-			"ends, or delete it past the budget; the annotation "+plan.BlockedAnnotation+" on the pod or its "+
-			"namespace overrides it")
+		"what to do with a pod that its PDB still refuses at its eviction deadline: leave it on the node, "+
+			"or delete it past the PDB; the annotation "+plan.BlockedAnnotation+" on the pod or its namespace "+
+			"overrides it")
 	evict.BoolVar(&c.cordonOnly, "cordon-only", false,
-		"on every kind of interruption, record, taint and cordon the node, and do no more: move no pod, "+
-			"request no replacement, terminate nothing")
+		"on every kind of interruption, only record, taint and cordon the node: move no pod, request no "+
+			"replacement, terminate nothing")
 	within(evict, &c.policy.Margin, "margin", 10*time.Second, bounds{0, 100 * time.Second, true, "0s to 100s, as EC2 gives two minutes in all"},
 		"time kept free between the planned end of the last pod and EC2's deadline")
 	oneOf(evict, (*string)(&c.rebalance), "rebalance", string(interruption.RebalanceReplace), names(interruption.RebalancePolicies()),
-		"on a rebalance recommendation: ignore, cordon, replace (cordon and drain once the replacement is "+
-			"ready, if possible another spot instance; there is no deadline), or fallback (as replace, but with "+
-			"the replacement that an interruption notice would get); the annotation "+
+		"what to do on a rebalance recommendation: ignore, cordon, replace (cordon and drain once the "+
+			"replacement is Ready, preferably another spot instance; there's no deadline), or fallback (like "+
+			"replace, but with the replacement that an interruption notice would get); the annotation "+
 			karpenter.RebalanceAnnotation+" on the node's NodePool overrides it")
 	meaning(evict, &c.rebalances, "max-concurrent-rebalances", "10%", turns.ParseConcurrency,
-		"how many nodes of a pool may be replaced at the same time for a rebalance recommendation: a number, "+
-			"or a percentage of the pool's nodes, rounded down, but at least 1; the others wait in line, and "+
-			"take pods until their turn comes")
+		"how many nodes of a pool to replace at the same time on rebalance recommendations: a number, or a "+
+			"percentage of the pool's nodes, rounded down, but at least 1; the others wait, and keep taking pods")
 	within(evict, &c.rebalanceTTL, "rebalance-ttl", time.Hour, bounds{0, ever, true, "0s (never) or more"},
-		"how long a rebalance recommendation can go without progress, which is a pod that leaves, before the "+
-			"node is put back as it was; 0 never does")
+		"how long a node on a rebalance recommendation can go without a pod leaving before it returns to "+
+			"service; 0 is never")
 
 	within(evict, &c.scheduledLead, "scheduled-lead", 30*time.Minute, bounds{0, ever, true, "0s or more"},
-		"how long before the window of a scheduled event (a stop, a retirement, a reboot) the node is "+
-			"drained; until then it is only recorded")
+		"how long before the window of a scheduled event (a stop, a retirement, a reboot) to drain the node; "+
+			"until then it's only recorded")
 	if c.mode == modeQueue {
 		within(evict, &c.heartbeatUntil, "heartbeat-until", 0, bounds{30 * time.Second, 48 * time.Hour, true, "0s (none), or 30s to 48h, as AWS has it"},
-			"how long an Auto Scaling group is made to wait in all, by heartbeats, while its node is drained, "+
-				"such as 1h; not longer than AWS allows, nor shorter than the hook's timeout; 0 sends no heartbeats: "+
-				"the drain has the hook's timeout")
+			"how long to keep an Auto Scaling group waiting in all, with heartbeats, while its node is drained, "+
+				"such as 1h; at most what AWS allows, at least the hook's timeout; 0 sends no heartbeats, so the "+
+				"drain has the hook's timeout")
 	}
 
 	evict.BoolVar(&c.workloadNotices, "workload-notices", false,
-		"notify pods with the annotation "+plan.NoticeAnnotation+" of the end of their node: with a POST to "+
-			"the pod's own IP, and with annotations")
+		"notify pods with the annotation "+plan.NoticeAnnotation+" that their node is interrupted, with a POST "+
+			"to the pod's own IP and with annotations")
 	evict.StringSliceVar(&c.noticeNetworks, "notice-networks", nil,
-		"networks in which pods are notified, such as 10.0.0.0/8; may be repeated. Pods on their host's "+
-			"network are notified only if it names theirs (default: any but loopback, link-local and multicast "+
-			"addresses, and those of Services and of AWS)")
+		"networks in which to notify pods, such as 10.0.0.0/8; may be repeated. Pods on the host network are "+
+			"notified only if this names theirs (default: all but loopback, link-local, multicast, Service and "+
+			"AWS addresses)")
 
 	oneOf(replacement, &c.provisioner, "provisioner", provisioner.Auto,
 		[]string{provisioner.Auto, provisioner.Karpenter, provisioner.ASG, provisioner.Placeholder, provisioner.None},
@@ -169,24 +168,23 @@ func (c *settings) define() []group {
 			"none (drain only), or auto: karpenter for the nodes that Karpenter made, and for others the first "+
 			"of karpenter, asg and placeholder that can")
 	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil,
-		"NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the "+
+		"which NodePool replaces the nodes of another, such as batch=batch-fallback; may be repeated; the "+
 			"annotation spot-handler/fallback-nodepool on the NodePool overrides it (default: chosen for each "+
 			"node)")
 	oneOf(replacement, &c.replacement, "replacement", replacementAlways, []string{replacementAlways, replacementWhenNeeded},
-		"when a replacement is requested: always, or when-needed, which is when the pods do not fit on nodes "+
-			"that are there")
+		"when to request a replacement: always, or when-needed, if the pods don't fit on running nodes")
 	within(replacement, &c.calm, "calm", karpenter.DefaultCalm, bounds{0, karpenter.LongestHold, true, "0s (off) to 24h"},
-		"how long EC2 must have announced nothing about the offerings (instance types in zones) of a spot "+
-			"NodePool before Karpenter may move pods back to spot from the on-demand nodes that replaced the "+
-			"pool's nodes; the annotation "+karpenter.CalmAnnotation+" on the NodePool overrides it")
+		"how long EC2 must have been quiet about the instance types and zones of a spot NodePool before "+
+			"Karpenter may move pods back to it from the on-demand nodes that replaced its nodes; the annotation "+
+			karpenter.CalmAnnotation+" on the NodePool overrides it")
 	within(replacement, &c.replacementTTL, "replacement-ttl", 10*time.Minute,
 		bounds{30 * time.Second, ever, true, "0s (keep it) or at least 30s, as pods need some time to come"},
-		"how long a replacement may be ready and empty before it is returned, where nothing else takes it "+
-			"away; 0 keeps it. Pods come within two minutes of a notice, and EC2 bills by the second")
+		"how long a replacement may be Ready and empty before it's deleted; 0 keeps it. Pods come within two "+
+			"minutes of a notice, and EC2 bills by the second")
 	meaning(replacement, &c.fallbacks, "fallback-selector", "", placeholder.ParseSelector,
-		"label `selector` of the nodes that take the pods of nodes that Karpenter did not make, such as "+
-			"node-lifecycle=on-demand; low-priority placeholder pods ask the autoscaler for room on them "+
-			"(default: none are made)")
+		"label `selector` of the nodes to which pods move from nodes that Karpenter didn't make, such as "+
+			"node-lifecycle=on-demand; low-priority placeholder pods make the autoscaler add such nodes "+
+			"(default: no placeholder pods)")
 	replacement.StringVar(&c.placeholderImage, "placeholder-image", "pause:3.10",
 		"`image` of the placeholder pods; best is the pause image that the nodes have")
 	hide(replacement, "placeholder-image")
@@ -198,10 +196,10 @@ func (c *settings) define() []group {
 		"kubeconfig `file` of the cluster; also $KUBECONFIG (default: the pod's service account)")
 
 	webhooks.StringVar(&c.webhooks.Endpoint.URLFile, "webhook-url-file", "",
-		"`file` with the URL that is notified of every notice and outcome, such as a mounted Secret's, with "+
-			"a POST that Slack's incoming webhooks take; read again for each webhook")
+		"`file`, such as a mounted Secret's, with the URL to POST every notice and outcome to; the body suits "+
+			"Slack's incoming webhooks; read again for each webhook")
 	webhooks.StringVar(&c.webhooks.Endpoint.HeadersFile, "webhook-headers-file", "",
-		"`file` with headers for it, a line \"Name: value\" each or one JSON object; read again for each "+
+		"`file` with headers for it, one \"Name: value\" per line or one JSON object; read again for each "+
 			"webhook (default: Content-Type: application/json)")
 	webhooks.StringVar(&c.webhookTemplate, "webhook-template-file", "",
 		"`file` with a Go template of the body, with sprig's functions, such as {\"text\": {{ .Text | toJson "+
@@ -210,7 +208,7 @@ func (c *settings) define() []group {
 		"URL of a proxy for webhooks only (default: HTTPS_PROXY, HTTP_PROXY and NO_PROXY, as for everything "+
 			"else)")
 
-	operation.BoolVar(&c.dryRun, "dry-run", false, "change nothing, neither in the cluster nor in the queue, and log what would be done")
+	operation.BoolVar(&c.dryRun, "dry-run", false, "change nothing, in the cluster or in the queue, and log what would be done")
 	operation.StringVar(&c.httpAddr, "http-addr", ":8080", "address of /metrics, /healthz and /readyz")
 	oneOf(operation, &c.logLevel, "log-level", zerolog.LevelInfoValue,
 		[]string{zerolog.LevelDebugValue, zerolog.LevelInfoValue, zerolog.LevelWarnValue, zerolog.LevelErrorValue},

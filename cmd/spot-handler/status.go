@@ -28,12 +28,12 @@ func newStatus() *cobra.Command {
 		Use:   "status",
 		Short: "Show which nodes are interrupted, and how far each has come",
 		Long: `Shows every interrupted node: its phase, the time left, the pods that still have to
-leave, the replacement, and what it waits for; and those that are over, with their
-result, as long as their records stand; and what EC2 has taken within a day. It
-changes nothing.
+leave, the replacement, and what it waits for. Finished interruptions are listed while
+their record is on the Node. Below that is what EC2 reclaimed in the last 24 hours.
+It changes nothing.
 
-It reads the cluster as kubectl does, with your own permissions, and says what it could
-not read. The exit code is 0 if the Nodes could be read, else 1; 2 is wrong use.`,
+It reads the cluster as kubectl does, with your own permissions, and says what it
+couldn't read. Exit codes: 0 if the Nodes could be read, 1 if not, 2 for wrong use.`,
 		Example: `  # all interruptions, redrawn as they go
   spot-handler status --watch
 
