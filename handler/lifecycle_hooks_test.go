@@ -344,6 +344,23 @@ func TestEndWithoutAHook(t *testing.T) {
 	}
 }
 
+// The node's clock, by which the daemon of mode imds has received it, is ahead. The group waits no longer for
+// that, nor does the drain.
+func TestEndWithoutAHookByAClockAhead(t *testing.T) {
+	for name, hooks := range map[string]lifecycle.Hooks{"imds": nil, "both": &fakeHooks{}} {
+		t.Run(name, func(t *testing.T) {
+			hookStory(t, func(o *setup) { o.lifecycle.Hooks = hooks }, func(t *testing.T, s *script, f *fakeNodes, _ *fakeHooks, h *Handler) {
+				begun := time.Now()
+				accept(t, h, notice(interruption.InstanceTerminating, func(n *interruption.Notice) { n.Received = n.Received.Add(4 * time.Minute) }))
+				after(time.Second)
+				if rec := wantPhase(t, f, interruption.Draining); rec.Deadline.Sub(begun) > 5*time.Minute+time.Second {
+					t.Errorf("deadline in %s, want the assumed timeout of 5m", rec.Deadline.Sub(begun))
+				}
+			})
+		})
+	}
+}
+
 // The message about the hook comes a little later, and is what counts.
 func TestEndWithAHookALittleLater(t *testing.T) {
 	hookStory(t, nil, func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {

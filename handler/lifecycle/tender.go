@@ -98,9 +98,11 @@ func (t *Tender) Learn(node string, rec interruption.Record) Tended {
 	next.Hooks = slices.Clone(rec.Hooks)
 	var ends time.Time
 	changed, open := false, false
+	// The metadata service's news is received by the clock of the node, which can be minutes ahead of ours.
+	received := interruption.Earlier(rec.Received, time.Now())
 	if t.opts.Hooks != nil {
 		for i := range next.Hooks {
-			changed = t.learn(node, &next.Hooks[i], rec.Received) || changed
+			changed = t.learn(node, &next.Hooks[i], received) || changed
 			if !next.Hooks[i].Done {
 				open, ends = true, interruption.Earlier(ends, next.Hooks[i].Until)
 			}
@@ -108,10 +110,11 @@ func (t *Tender) Learn(node string, rec interruption.Record) Tended {
 	}
 	unplanned := rec.Kind == interruption.InstanceTerminating && rec.Deadline.IsZero() && !rec.Phase.Over()
 	if unplanned && !open {
-		if news := rec.Received.Add(hookNews); t.opts.Hooks != nil && time.Now().Before(news) {
+		ahead := rec.Received.After(received) // it does not say when the wait for more news is over
+		if news := received.Add(hookNews); t.opts.Hooks != nil && !ahead && time.Now().Before(news) {
 			return Tended{Record: rec, Again: news}
 		}
-		ends = rec.Received.Add(interruption.UnknownHookTimeout)
+		ends = received.Add(interruption.UnknownHookTimeout)
 	}
 	if !ends.IsZero() {
 		next = next.Tighten(interruption.InstanceTerminating, ends)
