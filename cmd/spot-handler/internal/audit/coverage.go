@@ -82,7 +82,7 @@ func nodesThatNobodyWatches(s Snapshot) (found []Finding) {
 	f := Finding{
 		Object: "nodes", Pods: s.count(func(p *Pod) bool { return unwatched[p.Spec.NodeName] != nil }),
 		What: notWatched(slices.Sorted(maps.Keys(unwatched))),
-		Why:  "nobody moves their pods before EC2 ends them",
+		Why:  "nobody moves their pods before EC2 reclaims them",
 		Fix: "helm upgrade --install spot-handler deploy/chart --namespace spot-handler --create-namespace " +
 			"--set image.repository=REGISTRY/spot-handler",
 	}
@@ -153,7 +153,7 @@ func daemonOnSpot(s Snapshot) (found []Finding) {
 		found = append(found, Finding{
 			Namespace: of.Namespace, Object: of.Object, Pods: len(nodes),
 			What: "drains all nodes, and runs on spot nodes only",
-			Why:  "it loses its own nodes in the burst in which it is needed",
+			Why:  "it loses its own nodes in the mass interruption it is there for",
 			Fix:  by[of].fix("node affinity to nodes that are not spot", append(spotValues(nodes), "--set", "controller.nodeSelector=null")...),
 		})
 	}

@@ -38,7 +38,7 @@ func karpentersOwnQueue(_ Snapshot, o Other) []Finding {
 	}
 	return []Finding{{
 		What: "has an interruption queue of its own",
-		Why:  "it deletes interrupted nodes itself, without regard to the two minutes, and buys spot again: which of both comes first is chance",
+		Why:  "it deletes interrupted nodes itself, whatever the two minutes allow, and launches spot again; which of the two acts first is chance",
 		Fix:  fix,
 	}}
 }
@@ -50,7 +50,7 @@ func anotherHandler(_ Snapshot, o Other) []Finding {
 	}
 	return []Finding{{
 		What: "is aws-node-termination-handler, beside spot-handler",
-		Why:  "it evicts all pods at once on the same notice: none waits for its replacement pod or for a replacement of the node",
+		Why:  "it evicts all pods at once on the same notice, so no pod waits for its replacement pod or node",
 		Fix:  o.kubectl("delete"),
 	}}
 }

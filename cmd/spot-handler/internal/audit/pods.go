@@ -219,7 +219,7 @@ func budgetsThatSelectNothing(s Snapshot, b budget) []Finding {
 		return nil
 	}
 	f := Finding{
-		What: "selects no pod", Why: "the pods that it is for can all be evicted at the same moment",
+		What: "selects no pod", Why: "the pods it was meant for can all be evicted at the same moment",
 		Fix: b.object().kubectl("delete"),
 	}
 	if labels, n := s.meant(b); n > 0 {

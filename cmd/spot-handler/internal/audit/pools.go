@@ -48,7 +48,7 @@ func fallbacksOnSpot(s Snapshot, p pool) []Finding {
 	return []Finding{{
 		Pods: s.countOn(p),
 		What: fmt.Sprintf("is replaced by NodePool %s, which has no on-demand instances", p.Named),
-		Why:  "when EC2 takes spot instances there are few to be had: there might be no replacement, or the next notice comes soon",
+		Why:  "when EC2 reclaims spot instances, spot is scarce: there may be no replacement, or it's interrupted soon",
 		Fix:  allowOnDemand(p.Named, p.CapacityTypes),
 	}}
 }
@@ -63,7 +63,7 @@ func fallbacksElsewhere(s Snapshot, p pool) []Finding {
 			return s.isOn(pod, p.Pool) && slices.Contains(p.Barred, s.nodeLabel(pod, corev1.LabelTopologyZone))
 		}),
 		What: fmt.Sprintf("has nodes in %s, where NodePool %s has none", strings.Join(p.Barred, ", "), strings.Join(p.Fallbacks, ", ")),
-		Why:  "pods that cannot leave their zone, as with a volume there, have no place",
+		Why:  "pods that can't leave their zone, such as those with a volume there, stay Pending",
 		Fix:  allowZones(p.Outlook),
 	}}
 }
@@ -108,12 +108,12 @@ func poolsThatLoseNodes(s Snapshot, p pool) []Finding {
 	}
 	return []Finding{{
 		Pods: s.countOn(p), What: "has " + l.String(),
-		Why: "EC2 is taking what this pool asks for: its other nodes might be next, and on a recommendation the fallback is asked first",
+		Why: "EC2 is reclaiming what this pool uses: its other nodes may be next, and on a recommendation the fallback is asked first",
 		Fix: fix,
 	}}
 }
 
-const noPlace = "its pods have no place until Karpenter makes one, on spot again where it can"
+const noPlace = "its pods stay Pending until Karpenter launches a node, on spot again if it can"
 
 // isOn reports whether the pod runs on a node of the pool.
 func (s Snapshot) isOn(p *Pod, pool string) bool {

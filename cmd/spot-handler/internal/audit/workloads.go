@@ -24,7 +24,7 @@ func gracesThatDoNotFit(s Snapshot, w workload) []Finding {
 	return []Finding{{
 		Pods: len(w.pods),
 		What: fmt.Sprintf("asks for %.0f s to end, and a spot notice leaves %.0f s at most", longest.Seconds(), s.Grace.Seconds()),
-		Why:  "its pods are evicted at once and killed before they are done",
+		Why:  "its pods are evicted at once, and killed before they finish",
 		Fix:  w.setGrace(s.Grace),
 	}}
 }
@@ -66,9 +66,9 @@ func podsThatCannotBeSurged(s Snapshot, w workload) []Finding {
 // dip is what becomes of a workload whose pods leave before their replacement pods are ready.
 func dip(replicas int) string {
 	if replicas == 1 {
-		return "its only pod leaves before its replacement pod is ready: it is down while a node boots"
+		return "its only pod leaves before the replacement pod is ready, so it's down while a node boots"
 	}
-	return "its pods leave before their replacement pods are ready: it is short of them while a node boots"
+	return "its pods leave before their replacement pods are ready, so it's short of pods while a node boots"
 }
 
 // sleepsAsLongAsTheGrace: the grace period runs during preStop too, so nothing of it remains for
@@ -87,7 +87,7 @@ func sleepsAsLongAsTheGrace(s Snapshot, w workload) []Finding {
 		return []Finding{{
 			Pods: len(w.pods),
 			What: fmt.Sprintf("sleeps %.0f s in preStop, of a grace period of %.0f s", sleep.Seconds(), p.grace().Seconds()),
-			Why:  "its containers are killed as soon as they are asked to end", Fix: fix,
+			Why:  "its containers are killed as soon as they get SIGTERM", Fix: fix,
 		}}
 	}
 	return nil
@@ -104,7 +104,7 @@ func blanketTolerations(_ Snapshot, w workload) []Finding {
 	}
 	f := Finding{
 		Pods: len(w.pods), What: "tolerates every taint",
-		Why: "its replacement pods might be put on the very node that is about to be lost, so its pods are not surged",
+		Why: "the scheduler might put its replacement pods on the interrupted node, so its pods are not surged",
 		Fix: fmt.Sprintf("in the manifest of %s: no toleration with operator Exists and without a key", w.Object),
 	}
 	if w.rolls() {
@@ -124,7 +124,7 @@ func replacementsTrustedAtOnce(_ Snapshot, w workload) []Finding {
 	}
 	return []Finding{{
 		Pods: len(w.pods), What: "has no readiness probe",
-		Why: "its replacement pods count as ready as soon as they run, and its pods leave before these can serve",
+		Why: "its replacement pods count as ready as soon as they run, so the old ones leave before the new ones can serve",
 		Fix: w.kubectl("patch", "-p", `{"spec":{"minReadySeconds":10}}`),
 	}}
 }
@@ -136,7 +136,7 @@ func podsNeverToBeDisrupted(s Snapshot, w workload) []Finding {
 		if asks := p.stays(s.At); asks != "" {
 			return []Finding{{
 				Pods: len(w.pods), What: fmt.Sprintf("has the annotation %s, which never lapses", asks),
-				Why: "its pods are not surged, leave as late as they can, and stay on a rebalance recommendation",
+				Why: "its pods are not surged, leave as late as possible, and stay on a rebalance recommendation",
 				Fix: w.patchPods(fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, asks)),
 			}}
 		}
@@ -157,7 +157,7 @@ func volumesElsewhere(s Snapshot, w workload) (found []Finding) {
 			Pods: len(stuck),
 			What: fmt.Sprintf("has a volume in %s, where NodePool %s, the fallback of %s, has no nodes",
 				stuck[0].Zone, strings.Join(o.Fallbacks, ", "), o.Pool),
-			Why: "its pods cannot run in another zone: once their node is lost, they wait for spot instances in this one",
+			Why: "its pods can't run in another zone: when they lose their node, they wait for a spot instance in this one",
 			Fix: allowZones(o),
 		})
 	}
@@ -194,7 +194,7 @@ func replacementsWithoutPlace(s Snapshot, w workload) []Finding {
 	return []Finding{{
 		Pods: len(w.pods),
 		What: fmt.Sprintf("its %s %s, and there are %d that take them", console.Count(w.replicas, "pod"), kind, nodes),
-		Why:  "once a node is lost, replacement pods find no place until another has come or the lost Node is gone", Fix: fix,
+		Why:  "when a node is lost, its replacement pods stay Pending until another node comes or the lost Node is deleted", Fix: fix,
 	}}
 }
 
@@ -234,7 +234,7 @@ func workloadsInOneOffering(s Snapshot, w workload) []Finding {
 	return []Finding{{
 		Pods: on[most],
 		What: fmt.Sprintf("has %d of its %s on %s in %s", on[most], console.Count(w.replicas, "pod"), most.Type, most.Zone),
-		Why:  "EC2 takes the instances of a type in a zone back together, within minutes",
+		Why:  "EC2 reclaims instances of one type in one zone together, within minutes",
 		Fix: w.patchPods(fmt.Sprintf(`{"spec":{"topologySpreadConstraints":[{"topologyKey":%q,"maxSkew":1,`+
 			`"whenUnsatisfiable":"ScheduleAnyway","labelSelector":{"matchLabels":%s}}]}}`,
 			corev1.LabelTopologyZone, asJSON(commonLabels(w.pods)))),
@@ -253,7 +253,7 @@ func workloadsAllOnSpot(s Snapshot, w workload) []Finding {
 	return []Finding{{
 		Pods: len(w.pods),
 		What: fmt.Sprintf("has all of its %s on spot nodes, and they are not surged", console.Count(len(w.pods), "pod")),
-		Why:  "if all of these nodes are lost at once, none is ready until others have booted",
+		Why:  "if all of these nodes are lost at once, no pod is ready until others have booted",
 		Fix:  w.patchPods(fmt.Sprintf(`{"spec":{"nodeSelector":{%q:%q}}}`, s.OnDemand.Key, s.OnDemand.Value)),
 	}}
 }
