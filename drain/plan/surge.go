@@ -97,7 +97,7 @@ func isToBeSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 		return Hold, "its Deployment is being looked up"
 	case !p.use(d, SurgeNow, p.Deployments[d.Deployment].Slots):
 		d.Waits, d.Until = true, p.Review
-		return Hold, "waits for its turn: maxSurge of Deployment " + d.Deployment.Name + " is in use"
+		return Hold, "waits for a slot: maxSurge of Deployment " + d.Deployment.Name + " is in use"
 	}
 	return SurgeNow, "its replacement pod is made first"
 }

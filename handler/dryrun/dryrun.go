@@ -210,7 +210,7 @@ func (a *Accepter) wait(node *corev1.Node, rec interruption.Record, rules interr
 	case interruption.ScheduledEvent:
 		e = e.Time("begin", rules.Start(rec)).Str("reason", "--scheduled-lead before the window")
 	case interruption.RebalanceRecommendation:
-		e = e.Str("reason", "its turn among the recommended nodes, and its replacement")
+		e = e.Str("reason", "a slot among the recommended nodes, and its replacement")
 	}
 	e.Msg("dry run: would wait")
 }

@@ -97,7 +97,7 @@ func TestRecording(t *testing.T) {
 	refused := "The disruption budget web needs 3 healthy pods" // a line break is no part of a clause
 	want := []Step{
 		{status.Waiting, "the replacement", noticed, after(.4)}, {status.Surging, "its replacement pod", after(.4), after(25.1)}, {status.Ending, "", after(25.1), after(28)},
-		{status.Waiting, "the replacement", noticed, after(20)}, {status.Waiting, "its turn, or its eviction deadline", after(20), after(22)},
+		{status.Waiting, "the replacement", noticed, after(20)}, {status.Waiting, "a slot, or its eviction deadline", after(20), after(22)},
 		{status.Refused, refused, after(22), after(60)}, {status.Ending, "", after(60), after(65)},
 	}
 	var steps []Step

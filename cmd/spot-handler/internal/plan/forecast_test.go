@@ -25,7 +25,7 @@ func TestPods(t *testing.T) {
 			s.deployment("web", "lost", 2)
 		}, []string{
 			"web-0 graceful 10..15 surge: surged: waits for its replacement pod",
-			"web-1 graceful 21..26 surge: waits for its turn: maxSurge of Deployment web is in use",
+			"web-1 graceful 21..26 surge: waits for a slot: maxSurge of Deployment web is in use",
 		}},
 		"without room for replacement pods they leave at the latest": {func(s *scene) {
 			s.Nodes = s.Nodes[:1]

@@ -149,7 +149,7 @@ func TestOtherNodes(t *testing.T) {
 		"over":    {sources{node: over}, "over  spot-interruption  Released  -          0/3     0            -            78 s   2 graceful, 1 force-deleted\n"},
 		"in line": {
 			sources{node: waiting, peers: []*corev1.Node{first}, surveyed: true, situation: plan.Situation{Pods: []*corev1.Pod{pod(1, running)}}},
-			"  its turn in its pool: 0 under way, 1 ahead of it\n\nPOD         NEXT  AT THE LATEST  GRACE  WHY\nshop/web-1  hold  -              30 s   the drain has not begun\n",
+			"  a slot in its pool: 0 under way, 1 ahead of it\n\nPOD         NEXT  AT THE LATEST  GRACE  WHY\nshop/web-1  hold  -              30 s   the drain has not begun\n",
 		},
 	} {
 		if got := shown(tt.sources); !strings.Contains(got, tt.want) {

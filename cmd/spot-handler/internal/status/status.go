@@ -117,7 +117,7 @@ func StateOf(rec interruption.Record, pod *corev1.Pod, refusal string) (state St
 	case provisioner.CapacityOf(rec.Replacement) == plan.PendingCapacity:
 		return Waiting, "the replacement"
 	}
-	return Waiting, "its turn, or its eviction deadline"
+	return Waiting, "a slot, or its eviction deadline"
 }
 
 // interrupted is all that is known of one interrupted node.
@@ -250,7 +250,7 @@ func (n interrupted) waitsFor() string {
 		return "spot-handler to undo what it had set: cancelled"
 	case rec.Phase == interruption.Waiting && rec.Kind == interruption.RebalanceRecommendation:
 		begun, ahead := n.line.Ahead(n.node.Name)
-		return fmt.Sprintf("its turn in its pool: %d under way, %d ahead of it", begun, ahead)
+		return fmt.Sprintf("a slot in its pool: %d under way, %d ahead of it", begun, ahead)
 	case rec.Phase == interruption.Waiting:
 		return "its time: --scheduled-lead before its window"
 	case rec.Phase.Over():

@@ -108,11 +108,11 @@ refused         spot-interruption         Draining         70 s       1/1     - 
 surging         spot-interruption         Draining         70 s       3/4     -            fallback-1 Ready                    -      replacement pods of 2 pods
 unread          spot-interruption         Draining         70 s       ?/5     -            -                                   -      its pods to leave
 in-days         scheduled-event           Waiting          4 d        -       -            -                                   -      its time: --scheduled-lead before its window
-first-in-line   rebalance-recommendation  Waiting          -          -       -            -                                   -      its turn in its pool: 1 under way, 0 ahead of it
+first-in-line   rebalance-recommendation  Waiting          -          -       -            -                                   -      a slot in its pool: 1 under way, 0 ahead of it
 has-its-turn    rebalance-recommendation  Replacing        -          -       -            -                                   -      its pods to leave
 other-instance  -                         -                -          -       -            -                                   -      nothing: its record is not acted on: read record: it is about instance "i-0aaaaaaaaaaaaaaaa", and the node is i-0123456789abcdef0
-second-in-line  rebalance-recommendation  Waiting          -          -       -            -                                   -      its turn in its pool: 1 under way, 1 ahead of it
-third-in-line   rebalance-recommendation  Waiting          -          -       -            -                                   -      its turn in its pool: 1 under way, 2 ahead of it
+second-in-line  rebalance-recommendation  Waiting          -          -       -            -                                   -      a slot in its pool: 1 under way, 1 ahead of it
+third-in-line   rebalance-recommendation  Waiting          -          -       -            -                                   -      a slot in its pool: 1 under way, 2 ahead of it
 badly           spot-interruption         DeadlineReached  -          0/4     2            -                                   5 s    1 graceful, 1 grace period cut short, 2 not evicted: needs 2 healthy pods; waits for the node to be terminated
 well            spot-interruption         Released         -          0/7     0            -                                   78 s   7 graceful
 hooked          spot-interruption         Released         -          0/1     0            -                                   90 s   1 graceful; waits for its lifecycle hook to be completed
