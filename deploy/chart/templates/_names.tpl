@@ -33,7 +33,7 @@ app.kubernetes.io/instance: {{ $root.Release.Name }}
 
 {{/* The same, and more labels: (list (list $ "imds") .Values.imds.podLabels). */}}
 {{- define "spot-handler.labelsAnd" -}}
-{{- merge (deepCopy (index . 1)) (include "spot-handler.labels" (index . 0) | fromYaml) | toYaml -}}
+{{- merge (index . 1 | default dict | deepCopy) (include "spot-handler.labels" (index . 0) | fromYaml) | toYaml -}}
 {{- end -}}
 
 {{/* The labels that select a component's pods. */}}

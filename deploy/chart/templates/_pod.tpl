@@ -20,7 +20,7 @@ automountServiceAccountToken: true
 {{- with $component.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
-{{- with concat $root.Values.image.pullSecrets $root.Values.imagePullSecrets (($root.Values.global | default dict).imagePullSecrets | default list) }}
+{{- with concat ($root.Values.image.pullSecrets | default list) ($root.Values.imagePullSecrets | default list) (($root.Values.global | default dict).imagePullSecrets | default list) }}
 imagePullSecrets:
   {{- range . }}
   - name: {{ if kindIs "string" . }}{{ . }}{{ else }}{{ .name }}{{ end }}

@@ -15,7 +15,7 @@
 {{- if not .Values.spotLabels -}}
 {{- fail "spotLabels is empty: the DaemonSet runs where one of them is, the Deployment where none is" -}}
 {{- end -}}
-{{- if (.Values.imds.affinity.nodeAffinity | default dict).requiredDuringSchedulingIgnoredDuringExecution -}}
+{{- if ((.Values.imds.affinity | default dict).nodeAffinity | default dict).requiredDuringSchedulingIgnoredDuringExecution -}}
 {{- fail "imds.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution is not a value: spotLabels say which nodes are required, and imds.nodeExpressions or imds.nodeSelector narrow them" -}}
 {{- end -}}
 {{- range $path, $labels := dict "commonLabels" .Values.commonLabels "imds.podLabels" .Values.imds.podLabels "controller.podLabels" .Values.controller.podLabels -}}
@@ -25,7 +25,7 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- $budget := .Values.controller.podDisruptionBudget -}}
+{{- $budget := .Values.controller.podDisruptionBudget | default dict -}}
 {{- if and $budget.enabled (eq (toString $budget.minAvailable) "") (eq (toString $budget.maxUnavailable) "") -}}
 {{- fail "controller.podDisruptionBudget has neither minAvailable nor maxUnavailable: set one, or enabled=false" -}}
 {{- end -}}

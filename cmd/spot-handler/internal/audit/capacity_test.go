@@ -106,7 +106,7 @@ func TestChecksOfCapacity(t *testing.T) {
 		"the daemon on spot": {Snapshot{MaxShare: 100, Daemons: []Daemon{daemon("m5-a-0"), daemon("m5-b-0")}},
 			[]string{"SH208 deployment/spot-handler 2 in the manifest of deployment/spot-handler: node affinity to nodes that are not spot"}},
 		"the chart's daemon on spot": {Snapshot{MaxShare: 100, Daemons: []Daemon{fromChart(daemon("m5-a-0")), fromChart(daemon(""))}},
-			[]string{`SH208 deployment/spot-handler 1 helm upgrade r deploy/chart --namespace ops --reset-then-reuse-values --set-string 'spotLabels.karpenter\.sh/capacity-type=spot' --set controller.nodeSelector=null`}},
+			[]string{`SH208 deployment/spot-handler 1 helm upgrade r deploy/chart --namespace ops --reset-then-reuse-values --set-string 'spotLabels.karpenter\.sh/capacity-type=spot' --set controller.nodeSelector=null,controller.affinity=null`}},
 		"the daemon on spot, like all nodes": {Snapshot{MaxShare: 100, Nodes: nodes, Daemons: []Daemon{daemon("m5-a-0"), daemon("m5-b-0")}}, nil},
 		"one daemon off spot":                {Snapshot{MaxShare: 100, Daemons: []Daemon{daemon("m5-a-0"), daemon("safe")}}, nil},
 	} {
