@@ -101,7 +101,7 @@ func (e *Events) EvictionBlocked(node string, pod *corev1.Pod, reason string) {
 // annotation of that name says.
 func (e *Events) EvictionForced(node string, pod *corev1.Pod, reason string) {
 	e.warnOfPod(node, pod, ReasonEvictionForced,
-		fmt.Sprintf("deleted past its disruption budget, as interrupted node %s is about to end: %s", node, reason))
+		fmt.Sprintf("deleted past its PDB, because interrupted node %s is about to end: %s", node, reason))
 }
 
 // PodLeft: the node ends with the pod on it.
