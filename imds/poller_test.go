@@ -226,3 +226,45 @@ func TestLesserPathsThatHangDoNotDelayTheMostUrgent(t *testing.T) {
 		}
 	})
 }
+
+// The 12 s of the package comment, and the pause that a slip costs.
+func TestTimesAfterAnOutage(t *testing.T) {
+	if got := maxBackoff + callTimeout; got != 12*time.Second {
+		t.Errorf("a notice is seen up to %s after an outage, want 12s", got)
+	}
+	if callTimeout != 2*time.Second || dialTimeout+headerTimeout >= callTimeout {
+		t.Errorf("a call takes up to %s, of which a token request can hang for %s", callTimeout, dialTimeout+headerTimeout)
+	}
+}
+
+// An outage that is over has no part in how long the next failed reading waits.
+func TestBackoffBeginsAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire()
+		var broken atomic.Bool
+		w.answer = func(r *http.Request) (*http.Response, error) {
+			if r.URL.Path == actionPath && broken.Load() {
+				return response(http.StatusServiceUnavailable, ""), nil
+			}
+			return nil, nil
+		}
+		start(t, w, &fakeAccepter{})
+		broken.Store(true)
+		time.Sleep(5 * time.Minute)
+		broken.Store(false)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+
+		broken.Store(true)
+		before := len(w.times(actionPath))
+		time.Sleep(4 * time.Second) // in which there is a poll, and another soon afterwards
+		synctest.Wait()
+		asked := w.times(actionPath)[before:]
+		if len(asked) < 2 {
+			t.Fatalf("%d polls in 4 s, want a second one soon after the first that failed", len(asked))
+		}
+		if wait := asked[1].Sub(asked[0]); wait < 375*time.Millisecond || wait > 625*time.Millisecond {
+			t.Errorf("tried again after %s, want about 500ms", wait)
+		}
+	})
+}

@@ -132,3 +132,13 @@ func TestNoticeOfAScheduledEvent(t *testing.T) {
 		t.Errorf("withdrawn by %+v", n)
 	}
 }
+
+// What is usable is announced and counted as a fault all the same: EC2 has a word that is not
+// known here.
+func TestUsableFaultsAreReported(t *testing.T) {
+	const unknown = `[{"EventId":"e","Code":"melt","State":"active","NotBefore":"21 Jan 2026 09:00:43 GMT"}]`
+	said, err := newFollower().scheduled(reading{[]byte(unknown), true, newYear})
+	if len(said) != 1 || said[0].name != "e" || awsfault.Of(err) != reasonUnknownAction {
+		t.Errorf("said %v, error %v; want the event, and reason %s", said, err, reasonUnknownAction)
+	}
+}
