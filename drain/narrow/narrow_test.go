@@ -278,3 +278,87 @@ func TestLargeObjectsAreReadSlowly(t *testing.T) {
 		})
 	}
 }
+
+// wrapping is how client-go hands out its transports.
+type wrapping struct{ http.RoundTripper }
+
+func (w wrapping) WrappedRoundTripper() http.RoundTripper { return w.RoundTripper }
+
+func TestWrappedConnectionsAreAsked(t *testing.T) {
+	var inner http.Transport
+	outer := wrapping{wrapping{&inner}}
+	for name, wrap := range map[string]func(http.RoundTripper) http.RoundTripper{"Transport": Transport, "Slowly": Slowly} {
+		of := wrap(outer)
+		h2 := inner.HTTP2
+		if h2 == nil || h2.SendPingTimeout != 10*time.Second || h2.PingTimeout != 5*time.Second || h2.MaxReceiveBufferPerStream != 128<<10 {
+			t.Errorf("%s: %+v", name, h2)
+		}
+		inner.HTTP2 = nil
+		if got := of.(interface{ WrappedRoundTripper() http.RoundTripper }).WrappedRoundTripper(); got != outer {
+			t.Errorf("%s wraps %v", name, got)
+		}
+		bound(of)
+		if inner.HTTP2 == nil {
+			t.Errorf("%s hides the connections from whoever wraps it", name)
+		}
+		inner.HTTP2 = nil
+	}
+	own := &http.HTTP2Config{PingTimeout: time.Minute}
+	inner.HTTP2 = own
+	Transport(outer)
+	if inner.HTTP2 != own || own.PingTimeout != time.Minute {
+		t.Errorf("somebody else's settings became %+v", inner.HTTP2)
+	}
+}
+
+// closable says whether it was closed.
+type closable struct {
+	io.Reader
+	closed bool
+}
+
+func (c *closable) Close() error {
+	c.closed = true
+	return errors.New("closed")
+}
+
+// What is not read to its end gives its stream back all the same.
+func TestBodyIsClosed(t *testing.T) {
+	const text = `{"metadata":{"name":"a","managedFields":[]}}`
+	body := &closable{Reader: strings.NewReader(text)}
+	client := Transport(answers(func(*http.Request) (*http.Response, error) {
+		return &http.Response{
+			StatusCode:    http.StatusOK,
+			Header:        http.Header{"Content-Type": {"application/json"}, "Content-Length": {fmt.Sprint(len(text))}},
+			ContentLength: int64(len(text)),
+			Body:          body,
+		}, nil
+	}))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://cluster/api/v1/pods", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := client.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer.ContentLength != -1 || answer.Header.Get("Content-Length") != "" {
+		t.Errorf("length %d, %v; it isn't known any more", answer.ContentLength, answer.Header)
+	}
+	if err := answer.Body.Close(); err == nil || err.Error() != "closed" || !body.closed {
+		t.Errorf("error %v, closed %t", err, body.closed)
+	}
+}
+
+// Without an answer there is nothing to narrow.
+func TestNoAnswer(t *testing.T) {
+	refused := errors.New("connection refused")
+	client := Transport(answers(func(*http.Request) (*http.Response, error) { return nil, refused }))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://cluster/api/v1/pods", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := client.RoundTrip(r); answer != nil || !errors.Is(err, refused) {
+		t.Errorf("%v, %v; want the error", answer, err)
+	}
+}

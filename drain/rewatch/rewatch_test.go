@@ -1,10 +1,12 @@
 package rewatch
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -221,4 +223,52 @@ func TestChanges(t *testing.T) {
 	if of := w.By("phase", "Failed"); len(of) != 1 || of[0].Name != "a" {
 		t.Errorf("failed are %v, want a", of)
 	}
+}
+
+// In an outage each request waits twice as long as the one before it, up to 2 s, and at random up to
+// half less: neither do all of them come at once, nor one after the other without a pause.
+func TestPausesInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked []time.Time
+		var log bytes.Buffer
+		list := soon(&cache.ListWatch{
+			ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+				if asked = append(asked, time.Now()); len(asked) <= 50 {
+					return nil, errors.New("connection refused")
+				}
+				return &corev1.NodeList{}, nil
+			},
+		}, func(err error) {
+			if err != nil {
+				t.Errorf("answered: %v", err)
+			}
+		}, zerolog.New(&log))
+		if got, err := list.ListWithContext(t.Context(), metav1.ListOptions{}); got == nil || err != nil {
+			t.Fatalf("%v, %v", got, err)
+		}
+		wait := 250 * time.Millisecond
+		for i := 1; i < len(asked); i++ {
+			if pause := asked[i].Sub(asked[i-1]); pause < wait/2 || pause > wait {
+				t.Errorf("pause %d: %s, want %s to %s", i, pause, wait/2, wait)
+			}
+			wait = min(2*wait, 2*time.Second)
+		}
+		if n := strings.Count(log.String(), "will try again"); n != 1 {
+			t.Errorf("said %d times", n)
+		}
+	})
+}
+
+// A request that nobody waits for any more isn't repeated.
+func TestOutageThatIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused, n := errors.New("connection refused"), 0
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		began := time.Now()
+		_, err := ask(ctx, zerolog.Nop(), func() (int, error) { n++; return 0, refused })
+		if took := time.Since(began); !errors.Is(err, refused) || took != 10*time.Second || n > 25 {
+			t.Errorf("%v after %s and %d requests", err, took, n)
+		}
+	})
 }
