@@ -127,3 +127,24 @@ func TestMissingPermissionIsReportedOnce(t *testing.T) {
 		})
 	}
 }
+
+// One call can ask about 50 instances. A denial is the answer of all that wait, not of the first 50.
+func TestMissingPermissionOfManyCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := start(t, newCloud())
+		k.fail = func(string, []string) error { return apiError("AccessDenied") }
+		for i := range 150 {
+			k.put("workers", "InService", id(i))
+			k.interrupt(k.node(id(i)), nil)
+		}
+		time.Sleep(settled)
+		for i := range 150 {
+			if got := k.answer("node-" + id(i)); got.State != provisioner.StateUnsupported {
+				t.Fatalf("node %d: %+v", i, got)
+			}
+		}
+		if n := len(k.of(describeInstances)); n != 1 {
+			t.Errorf("%d calls, want 1", n)
+		}
+	})
+}

@@ -212,3 +212,22 @@ func TestReplacementThatJoinsAfterATakeover(t *testing.T) {
 		k.want(id(1), provisioner.StateReady, id(2))
 	})
 }
+
+// The Nodes are searched for the replacements of those that have left, however many still wait for
+// their records to be written.
+func TestSearchGoesOnWhileRecordsAreNotWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := start(t, newCloud())
+		k.put("workers", "InService", id(1), id(2))
+		k.interrupt(k.node(id(1)), nil)
+		k.want(id(1), provisioner.StateLaunched, "workers")
+		k.nodesMu.Lock()
+		k.writes = false
+		k.nodesMu.Unlock()
+		k.interrupt(k.node(id(2)), nil)
+		k.want(id(2), provisioner.StateRequested, "workers")
+		time.Sleep(10 * time.Second)
+		k.join("workers", id(3))
+		k.want(id(1), provisioner.StateReady, id(3))
+	})
+}
