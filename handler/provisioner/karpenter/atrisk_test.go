@@ -321,3 +321,28 @@ func TestZonesAreLeftOutWhereTypesAreFew(t *testing.T) {
 		}
 	}
 }
+
+// Only a spot instance that was asked for can have been asked for in vain.
+func TestFallbackIsNotAskedInVain(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		c := newCluster(t, Options{FallbackNodePools: map[string]string{"spot": "fallback"}}, plain(t, "spot", 50, spotOnly), plain(t, "fallback", 1), sourceNodeClaim())
+		node, rec := nodeAtRisk()
+		for _, want := range []string{"spot/spot", "fallback"} {
+			r, err := c.p.Request(t.Context(), node, rec, need())
+			if err != nil || triedAs(r.Pool, r.Capacity) != want {
+				t.Fatalf("replacement %+v, %v; want %s", r, err, want)
+			}
+			rec.Replacement = &r
+			time.Sleep(launchTimeout + time.Second)
+		}
+		if r, err := c.p.Request(t.Context(), node, rec, need()); err != nil || provisioner.Pending(r.State) {
+			t.Fatalf("replacement %+v, %v; want that of the fallback to have failed too", r, err)
+		}
+		if _, inVain := c.b.inVain.Last("spot/spot"); !inVain {
+			t.Error("the spot pool gave none, and isn't remembered for that")
+		}
+		if _, inVain := c.b.inVain.Last("fallback/spot"); inVain {
+			t.Error("the fallback was never asked for a spot instance, and is remembered for giving none")
+		}
+	})
+}

@@ -444,3 +444,24 @@ func TestCalmAnnotation(t *testing.T) {
 		}
 	})
 }
+
+// A replacement on which no pod has landed is held while its node is drained: they might still come.
+func TestHeldWhileItsNodeIsDrained(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		c, rec := newCluster(t, Options{TTL: 10 * time.Minute}, sourcePool(), fallbackPool(t), sourceNodeClaim()), record()
+		c.remember()
+		c.lose()
+		rec.Phase = interruption.Draining
+		c.nodes.put(withRecord(offered(), rec))
+		if _, err := c.p.Request(t.Context(), offered(), rec, need()); err != nil {
+			t.Fatal(err)
+		}
+		c.ready()
+		time.Sleep(6 * time.Minute)
+		c.wantProtected(true)
+		rec.Phase = interruption.Released
+		c.nodes.put(withRecord(offered(), rec))
+		time.Sleep(2 * heldCheck)
+		c.wantProtected(false)
+	})
+}

@@ -249,6 +249,13 @@ func (f *fakeNodes) land(pods ...*corev1.Pod) {
 	}
 }
 
+// fail has patches and lists of pods fail from now on, or succeed.
+func (f *fakeNodes) fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.broken = err
+}
+
 func (f *fakeNodes) hasEvent(reason string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -170,7 +170,8 @@ type fakeNodes struct {
 	gets    int
 	patches []string
 	events  []string
-	warned  bool // the last of them is a warning
+	warned  bool  // the last of them is a warning
+	broken  error // of patches and of lists of pods; nil: they succeed
 }
 
 var (
@@ -202,6 +203,9 @@ func (f *fakeNodes) Get(_ context.Context, name string, opts metav1.GetOptions) 
 func (f *fakeNodes) Patch(_ context.Context, name string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*corev1.Node, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.broken != nil {
+		return nil, f.broken
+	}
 	f.patches = append(f.patches, name+" "+string(data))
 	return &corev1.Node{}, nil
 }
@@ -210,6 +214,9 @@ func (f *fakeNodes) List(_ context.Context, opts metav1.ListOptions) (*corev1.Po
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lists++
+	if f.broken != nil {
+		return nil, f.broken
+	}
 	if f.behind && opts.ResourceVersion == "0" {
 		return &corev1.PodList{}, nil
 	}

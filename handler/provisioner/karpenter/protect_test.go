@@ -1,13 +1,17 @@
 package karpenter
 
 import (
+	"errors"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"spot-handler/handler/interruption"
 )
@@ -130,4 +134,46 @@ func (c *cluster) wantProtected(want bool) {
 	if (a[doNotDisrupt] == "true") != want || (a[protectedAnnotation] != "") != want || cleared == want {
 		c.t.Errorf("annotations %v, Node cleared: %t; want protected: %t", a, cleared, want)
 	}
+}
+
+// A write that fails is tried again, and until then the next process finds the claim by its annotations.
+func TestProtectionEndsOnceThatIsWritten(t *testing.T) {
+	bubble(t, "on the Node", func(t *testing.T) {
+		c, rec := keeping(t, Options{TTL: time.Hour})
+		c.nodes.fail(errors.New("API server is unreachable"))
+		rec.Phase = interruption.Released
+		c.nodes.put(withRecord(interruptedNode(), *rec))
+		time.Sleep(time.Minute)
+		c.wantProtected(true)
+		c.nodes.fail(nil)
+		time.Sleep(laterCheck)
+		c.wantProtected(false)
+	})
+	bubble(t, "on the claim", func(t *testing.T) {
+		c, rec := keeping(t, Options{TTL: time.Hour})
+		var broken atomic.Bool
+		broken.Store(true)
+		c.PrependReactor("patch", "nodeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return broken.Load(), nil, apierrors.NewServiceUnavailable("starting")
+		})
+		rec.Phase = interruption.Released
+		c.nodes.put(withRecord(interruptedNode(), *rec))
+		time.Sleep(time.Minute)
+		if a := c.now().GetAnnotations(); a[protectedAnnotation] == "" || c.nodes.hasEvent(reasonUnprotected) {
+			t.Errorf("annotations %v, events %q; want it neither done nor said", a, c.nodes.events)
+		}
+		broken.Store(false)
+		time.Sleep(laterCheck)
+		c.wantProtected(false)
+	})
+	bubble(t, "of what is gone", func(t *testing.T) {
+		c, rec := keeping(t, Options{TTL: time.Hour})
+		c.nodes.fail(apierrors.NewNotFound(corev1.Resource("nodes"), replacementNode))
+		rec.Phase = interruption.Released
+		c.nodes.put(withRecord(interruptedNode(), *rec))
+		time.Sleep(laterCheck)
+		if a := c.now().GetAnnotations(); a[protectedAnnotation] != "" {
+			t.Errorf("annotations %v, want none of ours: its Node is gone", a)
+		}
+	})
 }

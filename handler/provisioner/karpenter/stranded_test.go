@@ -1,15 +1,19 @@
 package karpenter
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"spot-handler/handler/provisioner"
 )
@@ -102,5 +106,42 @@ func TestStranded(t *testing.T) {
 		rec.Replacement = &r
 		time.Sleep(refusedFor)
 		wantState(t, c.request(&rec), provisioner.StateRequested, "") // Karpenter thought better of it
+	})
+}
+
+// Budgets that can't be read now are read later: without them, pods that they block would be left behind.
+// If the permission is missing, that is said once, and no budget blocks.
+func TestUnreadableBudgets(t *testing.T) {
+	ended := func() *corev1.Node {
+		node := interruptedNode()
+		node.Spec.Taints = []corev1.Taint{{Key: disruptedTaint, Effect: corev1.TaintEffectNoSchedule}}
+		return node
+	}
+	blocked := func(t *testing.T, err error) *cluster {
+		c := newCluster(t, Options{}, sourcePool(), fallbackPool(t), sourceNodeClaim(), disruptionBudget("none", map[string]any{"maxUnavailable": int64(0)}))
+		c.PrependReactor("list", "poddisruptionbudgets", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return err != nil, nil, err
+		})
+		return c
+	}
+	moving := provisioner.Need{Moving: []*corev1.Pod{podNamed("a", "none")}}
+	bubble(t, "for a moment", func(t *testing.T) {
+		c := blocked(t, apierrors.NewInternalError(errors.New("etcd has no leader")))
+		if r, err := c.p.Request(t.Context(), ended(), record(), moving); err == nil {
+			t.Errorf("replacement %+v, want an error, so that it's tried again", r)
+		}
+	})
+	bubble(t, "for want of permission", func(t *testing.T) {
+		c := blocked(t, apierrors.NewForbidden(policyv1.Resource("poddisruptionbudgets"), "", nil))
+		for range 3 {
+			r, err := c.p.Request(t.Context(), ended(), record(), moving)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantState(t, r, provisioner.StateUnsupported, reasonDisrupting)
+		}
+		if n := strings.Count(c.log.String(), "disruption budgets not read"); n != 1 {
+			t.Errorf("said %d times", n)
+		}
 	})
 }
