@@ -1,12 +1,15 @@
 package handler
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
@@ -312,6 +315,70 @@ func TestScheduledEventBesideARecommendation(t *testing.T) {
 		s.steps(t, 2)
 		if !s.in.Deadline.Equal(window) {
 			t.Errorf("deadline of the drain %s, want %s", s.in.Deadline, window)
+		}
+	})
+}
+
+// A node needs its replacement if anything moves, however many of its pods stay.
+func TestAsManyPodsStayAsMove(t *testing.T) {
+	recommended(t, func(t *testing.T, s *atRisk) {
+		s.state, s.left, s.staying = provisioner.StateRequested, 2, 2
+		s.accept(t)
+		s.steps(t, 2)
+		if rec := wantPhase(t, s.nodes, interruption.Waiting); s.requests == 0 || rec.Replacement == nil {
+			t.Errorf("%d requests, record %s; want it to wait for its replacement", s.requests, rec)
+		}
+		s.state = provisioner.StateReady
+		s.steps(t, 2)
+		if rec := wantPhase(t, s.nodes, interruption.Replacing); rec.Begun.IsZero() {
+			t.Errorf("record %s; want it under way", rec)
+		}
+	})
+}
+
+// unwritable are Nodes whose patches fail as long as there is an error.
+type unwritable struct {
+	*fakeNodes
+	err error
+}
+
+func (u *unwritable) Mark(ctx context.Context, name string, kind types.PatchType, data []byte) error {
+	if u.err != nil {
+		return u.err
+	}
+	return u.fakeNodes.Mark(ctx, name, kind, data)
+}
+
+func (u *unwritable) Patch(ctx context.Context, name string, kind types.PatchType, data []byte, o metav1.PatchOptions, sub ...string) (*corev1.Node, error) {
+	if u.err != nil {
+		return nil, u.err
+	}
+	return u.fakeNodes.Patch(ctx, name, kind, data, o, sub...)
+}
+
+// If it can't be written that a node stays in service, its worker is told, and it's written later.
+func TestStayInServiceIsWrittenLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &atRisk{script: &script{state: provisioner.StateUnsupported, left: 3}, nodes: newFakeNodes(testNode())}
+		defer s.nodes.watcher.Stop()
+		client := &unwritable{fakeNodes: s.nodes}
+		s.h = newTestHandler(t, s.nodes, func(o *setup) {
+			s.options(o)
+			o.Nodes, o.RebalanceTTL = client, time.Hour
+		})
+		s.accept(t)
+		client.err = errors.New("API server is unreachable")
+		if _, err := step(t, s.h); !errors.Is(err, client.err) {
+			t.Errorf("error %v, want that of the write", err)
+		}
+		if rec := wantPhase(t, s.nodes, interruption.Waiting); rec.Replacement != nil {
+			t.Fatalf("record %s, want it as it was", rec)
+		}
+		client.err = nil
+		time.Sleep(2 * time.Minute)
+		s.steps(t, 2)
+		if rec := wantPhase(t, s.nodes, interruption.Waiting); rec.Replacement == nil || rec.Replacement.State != provisioner.StateUnsupported {
+			t.Errorf("record %s, want why the node stays in service", rec)
 		}
 	})
 }
