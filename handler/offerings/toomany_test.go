@@ -118,3 +118,10 @@ func lostNodes(t *testing.T, m *Memory) map[string]float64 {
 	}
 	return found
 }
+
+// Those that are lost no longer stand.
+func TestLossesInWords(t *testing.T) {
+	if got, want := (Losses{Lost: 3, Standing: 8}).String(), "lost 3 of 11 spot nodes within 30 minutes"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

@@ -193,3 +193,22 @@ func TestAddressesOfServices(t *testing.T) {
 		}
 	})
 }
+
+// A receiver can tell whose requests these are.
+func TestHeadersOfRequest(t *testing.T) {
+	headers := make(chan http.Header, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { headers <- r.Header }))
+	defer server.Close()
+	notifier, _ := newNotifier(t, func(o *Options) { o.UserAgent = "spot-handler/v1" })
+	target, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := notifier.post(t.Context(), target, []byte("{}")); got.err != nil {
+		t.Fatal(got.err)
+	}
+	h := <-headers
+	if h.Get("User-Agent") != "spot-handler/v1" || h.Get("Content-Type") != "application/cloudevents+json; charset=utf-8" {
+		t.Errorf("headers %v", h)
+	}
+}

@@ -207,3 +207,71 @@ func TestFixOfGrace(t *testing.T) {
 		}
 	}
 }
+
+// fixes are those of the findings with the ID, by object.
+func fixes(s Snapshot, id string) map[string]string {
+	s.Grace = 100 * time.Second
+	found := map[string]string{}
+	for _, f := range Of(s) {
+		if f.ID == id {
+			found[f.Object] = f.Fix
+		}
+	}
+	return found
+}
+
+// A budget goes on to select by all that is no hash. One that would select nothing else is deleted:
+// it would cover the whole namespace.
+func TestFixOfBudgetByHash(t *testing.T) {
+	hashed := func(p *Pod) { p.Labels[hashLabel], p.Labels[plan.SurgedLabel] = "5d9f", "x" }
+	expression := func(key, value string) metav1.LabelSelectorRequirement {
+		return metav1.LabelSelectorRequirement{Key: key, Operator: metav1.LabelSelectorOpIn, Values: []string{value}}
+	}
+	const patch = `kubectl -n shop patch poddisruptionbudget web --type=json -p '[{"op":"replace","path":"/spec/selector","value":%s}]'`
+	for name, tt := range map[string]struct {
+		labels      map[string]string
+		expressions []metav1.LabelSelectorRequirement
+		want        string
+	}{
+		"a label is left": {
+			labels: map[string]string{"app": "web", hashLabel: "5d9f"},
+			want:   fmt.Sprintf(patch, `{"matchLabels":{"app":"web"}}`),
+		},
+		"an expression is left": {
+			labels:      map[string]string{hashLabel: "5d9f"},
+			expressions: []metav1.LabelSelectorRequirement{expression("app", "web"), expression(hashLabel, "5d9f")},
+			want:        fmt.Sprintf(patch, `{"matchExpressions":[{"key":"app","operator":"In","values":["web"]}]}`),
+		},
+		"both are left": {
+			labels:      map[string]string{"app": "web"},
+			expressions: []metav1.LabelSelectorRequirement{expression("app", "web"), expression(hashLabel, "5d9f")},
+			want:        fmt.Sprintf(patch, `{"matchLabels":{"app":"web"},"matchExpressions":[{"key":"app","operator":"In","values":["web"]}]}`),
+		},
+		"nothing is left": {
+			labels:      map[string]string{hashLabel: "5d9f"},
+			expressions: []metav1.LabelSelectorRequirement{expression(hashLabel, "5d9f")},
+			want:        `kubectl -n shop delete poddisruptionbudget web`,
+		},
+	} {
+		b := pdb("web", "web", 2, 1)
+		b.Spec.Selector = &metav1.LabelSelector{MatchLabels: tt.labels, MatchExpressions: tt.expressions}
+		got := fixes(Snapshot{Pods: of("deployment/web", 2, hashed), Budgets: []*policyv1.PodDisruptionBudget{b}}, "SH106")
+		if diff := cmp.Diff(map[string]string{"poddisruptionbudget/web": tt.want}, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// A preStop hook that sleeps leaves the process 30 s of the grace period, if that much can be had.
+func TestFixOfSleep(t *testing.T) {
+	for sleep, want := range map[int64]string{
+		70:  `kubectl -n shop patch statefulset db -p '{"spec":{"template":{"spec":{"terminationGracePeriodSeconds":100}}}}'`,
+		71:  "in the manifest of statefulset/db: a preStop sleep of 70 s at most",
+		300: "in the manifest of statefulset/db: a preStop sleep of 70 s at most",
+	} {
+		got := fixes(Snapshot{Pods: of("statefulset/db", 2, sleeping(sleep))}, "SH108")
+		if diff := cmp.Diff(map[string]string{"statefulset/db": want}, got); diff != "" {
+			t.Errorf("%d s (-want +got):\n%s", sleep, diff)
+		}
+	}
+}
