@@ -121,22 +121,18 @@ func TestNulls(t *testing.T) {
 	for _, mode := range Modes {
 		changes := map[string]any{}
 		for _, path := range []string{
-			"imds.affinity", "imds.nodeSelector", "imds.tolerations", "imds.nodeExpressions", "imds.updateStrategy", "imds.revisionHistoryLimit", "imds.podLabels",
+			"imds.affinity", "imds.nodeSelector", "imds.nodeExpressions", "imds.updateStrategy", "imds.revisionHistoryLimit", "imds.podLabels",
 			"controller.affinity", "controller.nodeSelector", "controller.tolerations", "controller.topologySpreadConstraints", "controller.updateStrategy",
-			"controller.podDisruptionBudget", "controller.revisionHistoryLimit", "controller.podLabels",
-			"image.pullSecrets", "imagePullSecrets", "commonLabels", "extraObjects", "podSecurityContext", "securityContext", "namespaceOverride",
-			"podMonitor.relabelings", "podMonitor.metricRelabelings", "podMonitor.labels", "podMonitor.scrapeTimeout",
+			"controller.revisionHistoryLimit", "controller.podLabels",
+			"image.pullSecrets", "imagePullSecrets", "commonLabels", "extraObjects", "namespaceOverride",
+			"podMonitor.relabelings", "podMonitor.metricRelabelings", "podMonitor.labels", "podMonitor.scrapeTimeout", "podMonitor.scrapeClassicHistograms",
 		} {
 			changes[path] = nil
 		}
 		changes["podMonitor.enabled"] = true
 		for _, h := range helms(t) {
-			objects, err := h.Render(t.Context(), Release{Values: Values(mode, changes)})
-			if err != nil {
+			if _, err := h.Render(t.Context(), Release{Values: Values(mode, changes)}); err != nil {
 				t.Errorf("%s, mode %s: %v", h.Name, mode, err)
-			}
-			if slices.ContainsFunc(objects, func(o unstructured.Unstructured) bool { return o.GetKind() == "PodDisruptionBudget" }) {
-				t.Errorf("%s, mode %s: a PodDisruptionBudget that nobody wants", h.Name, mode)
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 {{/* What the schema cannot express: whether values fit each other. */}}
 {{- define "spot-handler.validate" -}}
 {{- include "spot-handler.renamed" . -}}
+{{- include "spot-handler.complete" . -}}
 {{- include "spot-handler.alone" . -}}
 {{- if not .Values.image.repository -}}
 {{- fail "image.repository is not set: build the image, push it to a registry of yours and name it here, such as 111122223333.dkr.ecr.eu-west-1.amazonaws.com/spot-handler" -}}
@@ -25,7 +26,7 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- $budget := .Values.controller.podDisruptionBudget | default dict -}}
+{{- $budget := .Values.controller.podDisruptionBudget -}}
 {{- if and $budget.enabled (eq (toString $budget.minAvailable) "") (eq (toString $budget.maxUnavailable) "") -}}
 {{- fail "controller.podDisruptionBudget has neither minAvailable nor maxUnavailable: set one, or enabled=false" -}}
 {{- end -}}
@@ -51,6 +52,16 @@
 {{- range $name, $instead := $gone -}}
 {{- if hasKey $.Values.flags $name -}}
 {{- fail (printf "flags.%s is no longer a value: %s" $name $instead) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Values of this version whose absence would quietly take away what the version before had built
+     in. */}}
+{{- define "spot-handler.complete" -}}
+{{- range $path, $value := dict "podSecurityContext" .Values.podSecurityContext "securityContext" .Values.securityContext "imds.tolerations" .Values.imds.tolerations "controller.podDisruptionBudget" .Values.controller.podDisruptionBudget -}}
+{{- if kindIs "invalid" $value -}}
+{{- fail (printf "%s is null: helm upgrade --reuse-values leaves out the new defaults of the chart, use --reset-then-reuse-values; to do without it, empty what is in it" $path) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
