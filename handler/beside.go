@@ -33,12 +33,14 @@ type besideWrite struct {
 
 	rec             interruption.Record
 	resourceVersion string // empty if it has failed
+	outdated        string // the version of the Node that it was made for, if that is not the Node's any more
 }
 
 // progressBeside moves the record on while the reconciliation goes on. As long as it's under way, nothing
-// further is written so: when it is over, the node is reconciled again.
+// further is written so: when it is over, the node is reconciled again. Nor is anything written for a version
+// of the Node that is known to be outdated: the watch, which may be seconds behind, brings a newer one.
 func (r *reconciliation) progressBeside(ctx context.Context, next interruption.Record) {
-	if r.known.beside != nil {
+	if r.known.beside != nil || r.known.outdated == r.node.ResourceVersion {
 		return
 	}
 	write := &besideWrite{ctx: ctx, rec: next}
@@ -49,6 +51,9 @@ func (r *reconciliation) progressBeside(ctx context.Context, next interruption.R
 		if err == nil {
 			write.resourceVersion = patched.ResourceVersion
 		}
+		if apierrors.IsNotFound(err) || apierrors.IsInvalid(err) { // the Node is gone, or its record has changed
+			write.outdated = node.ResourceVersion
+		}
 		write.over.Store(true)
 		switch {
 		case err == nil:
@@ -56,7 +61,7 @@ func (r *reconciliation) progressBeside(ctx context.Context, next interruption.R
 				h.opts.Logger.Info().Str("node", node.Name).EmbedObject(next).Int("pods", podsOf(next).Total).Msg("draining")
 			}
 			h.queue.Add(node.Name)
-		case apierrors.IsNotFound(err), apierrors.IsInvalid(err): // the Node is gone, or its record has changed: the watch says so
+		case write.outdated != "": // the watch may have said so meanwhile
 			h.queue.Add(node.Name)
 		case ctx.Err() == nil:
 			h.opts.Logger.Warn().Err(err).Str("node", node.Name).Msg("write record")
@@ -75,6 +80,9 @@ func (m *memory) takeIn(k *known) {
 		return
 	}
 	k.beside = nil
+	if written.over.Load() && written.outdated != "" {
+		k.outdated = written.outdated
+	}
 	if written.over.Load() && written.resourceVersion != "" {
 		m.change(func() { k.rec, k.resourceVersion = written.rec, written.resourceVersion })
 	}

@@ -16,6 +16,7 @@ import (
 	"spot-handler/drain"
 	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
 )
 
@@ -97,6 +98,53 @@ func TestNoDrainWaitsForWrites(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Another process has changed the record, and the watch, which is behind, has not shown that yet: the record is
+// written once for what is known, and again when the watch has caught up.
+func TestNoWriteIsRepeatedForAnOutdatedNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeNodes(testNode(func(*corev1.Node) {}))
+		defer f.watcher.Stop()
+		plans := &plansOf{last: map[string]time.Time{}, first: map[string]time.Time{}}
+		h := newTestHandler(t, f, func(o *setup) {
+			o.Nodes, o.Drainer, o.Provisioner = &slowNodes{fakeNodes: f, takes: time.Millisecond}, plans.drainer(), requested()
+		})
+		accept(t, h, notice(interruption.SpotInterruption))
+		synctest.Wait()
+		f.mu.Lock()
+		node := f.byName["node-a"].DeepCopy()
+		rec, err := nodes.Record(node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec.Deadline = rec.Deadline.Add(-3 * time.Second) // as the other source's notice says
+		node.Annotations[interruption.Annotation] = rec.String()
+		f.put(node)
+		before := f.patches
+		f.mu.Unlock()
+
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); _ = h.Run(ctx) }()
+		for range 20 { // as changes of its pods have it planned again
+			time.Sleep(100 * time.Millisecond)
+			h.Enqueue("node-a")
+		}
+		synctest.Wait()
+		f.mu.Lock()
+		if n := f.patches - before; n != 1 {
+			t.Errorf("%d writes for a Node that is outdated, want one", n)
+		}
+		f.watcher.Modify(f.byName["node-a"].DeepCopy())
+		f.mu.Unlock()
+		time.Sleep(time.Second)
+		if _, rec := f.now(t); rec.Phase != interruption.Replacing {
+			t.Errorf("phase %s after the watch has caught up, want %s", rec.Phase, interruption.Replacing)
+		}
+		stop()
+		<-done
+	})
 }
 
 // requested is a provisioner whose replacements boot.

@@ -21,6 +21,7 @@ type known struct {
 	rec             interruption.Record // as it was last read or written
 	resourceVersion string              // of our own last write
 	beside          *besideWrite        // nil if none is under way, see [reconciliation.progressBeside]
+	outdated        string              // the version of the Node that was found to be outdated last
 	firstDue        time.Time           // when its reconciliation was first due
 
 	// What was said already.
