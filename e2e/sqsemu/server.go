@@ -45,6 +45,9 @@ func Start() *Server {
 	return s
 }
 
+// New returns a Server that does not listen: its ServeHTTP is called.
+func New() *Server { return &Server{queues: map[string]*Queue{}, Server: faulty.New()} }
+
 // QueueOptions are the attributes of a queue.
 type QueueOptions struct {
 	// Visibility is how long a receive hides a message, in whole seconds, unless it says so itself; 30 s by default.

@@ -42,8 +42,8 @@ type Options struct {
 // it answers by itself is neither counted nor made to fail. Like httptest.NewServer, Start panics if it cannot
 // listen.
 func Start(handler http.Handler, o Options) *Server {
-	s := &Server{http: httptest.NewUnstartedServer(handler), requests: map[string]int{}}
-	s.closed, s.close = context.WithCancel(context.Background())
+	s := New()
+	s.http = httptest.NewUnstartedServer(handler)
 	s.http.Config.ErrorLog = log.New(io.Discard, "", 0) // of broken connections
 	s.http.Config.ConnState = s.countConnection
 	if o.Listener != nil {
@@ -56,6 +56,13 @@ func Start(handler http.Handler, o Options) *Server {
 		s.http.Start()
 	}
 	s.URL = s.http.URL
+	return s
+}
+
+// New returns a server that does not listen: somebody calls its handler. It has no URL, and is not closed.
+func New() *Server {
+	s := &Server{requests: map[string]int{}}
+	s.closed, s.close = context.WithCancel(context.Background())
 	return s
 }
 
