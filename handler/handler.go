@@ -122,7 +122,7 @@ type Handler struct {
 	progress   *fair.Lane // of the records that are written beside their drains
 }
 
-// New returns a Handler. It makes no call and starts nothing.
+// New returns a Handler. It makes no call. End it with Run or Close.
 func New(opts Options) *Handler {
 	opts.Nodes = bounded{opts.Nodes}
 	h := &Handler{
@@ -138,6 +138,9 @@ func New(opts Options) *Handler {
 	opts.Registerer.MustRegister(newActive(h.active))
 	return h
 }
+
+// Close ends what New has started. It is for a Handler that is not Run.
+func (h *Handler) Close() { h.queue.ShutDown() }
 
 // Enqueue requests that a node be reconciled. It never blocks. While nobody runs the handler,
 // as in a replica that does not lead, it keeps nothing: Run begins with every Node that has a

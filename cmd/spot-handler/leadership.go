@@ -30,6 +30,7 @@ import (
 type leadership struct {
 	interruption.Accepter
 	drain   func(ctx context.Context) error // blocks until ctx ends
+	close   func()                          // ends one that does not drain, or not any more
 	metrics *prometheus.Registry
 }
 
@@ -62,12 +63,17 @@ func (l *leaderships) Gather() ([]*dto.MetricFamily, error) { return l.current.L
 // Run drains until ctx ends. If it ends because the lease is lost, the next leadership begins, with
 // metrics that count from zero, as after a restart.
 func (l *leaderships) Run(ctx context.Context) error {
-	err := l.current.Load().drain(ctx)
+	leading := l.current.Load()
+	err := leading.drain(ctx)
+	leading.close()
 	if errors.Is(context.Cause(ctx), errLostLease) {
 		l.begin()
 	}
 	return err
 }
+
+// close ends the current leadership.
+func (l *leaderships) close() { l.current.Load().close() }
 
 // parts are what outlives a leadership.
 type parts struct {
@@ -134,8 +140,9 @@ func (p parts) leadership(registry *prometheus.Registry) leadership {
 	case p.hooks != nil:
 		accept = lifecycle.Accepter{Next: h, Hooks: p.hooks, Nodes: p.index, Rules: rules, Logger: log}
 	}
+	end := func() { h.Close(); pools.Close() }
 	if !cfg.fleet() { // each node has a process of its own, which remembers until it ends
-		return leadership{accept, h.Run, registry}
+		return leadership{accept, h.Run, end, registry}
 	}
 	registry.MustRegister(p.taken.Collector())
 	kept := newResource[corev1.ConfigMap, corev1.ConfigMapList](p.clients.core, "configmaps", leaseNamespace(cfg))
@@ -144,7 +151,7 @@ func (p parts) leadership(registry *prometheus.Registry) leadership {
 		g.Go(func() error { return h.Run(ctx) })
 		g.Go(func() error { return p.taken.Keep(ctx, kept, p.index.All, part(p.logger, "offerings")) })
 		return g.Wait()
-	}, registry}
+	}, end, registry}
 }
 
 // newEarly is to, and keeps the notices about instances that are no Node yet.

@@ -25,7 +25,7 @@ func TestLeaderships(t *testing.T) {
 		made++
 		counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "accepted"})
 		reg.MustRegister(counter)
-		return leadership{counting{counter}, func(ctx context.Context) error { <-ctx.Done(); return nil }, reg}
+		return leadership{counting{counter}, func(ctx context.Context) error { <-ctx.Done(); return nil }, func() {}, reg}
 	})
 	accept := func(n int) {
 		for range n {

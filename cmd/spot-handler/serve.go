@@ -10,11 +10,13 @@ import (
 	"os"
 	"sync"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
@@ -29,6 +31,13 @@ type source interface {
 	Healthy() error
 }
 
+// surroundings are what a daemon talks to.
+type surroundings struct {
+	kube   *rest.Config
+	aws    aws.Config
+	listen func() (net.Listener, error) // of metrics and health
+}
+
 // serve runs the daemon until ctx ends or a part of it fails.
 func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 	logger := newLogger(stderr, cfg.logLevel)
@@ -37,11 +46,24 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	clients, err := connectDaemon(kube, cfg)
+	conf, err := configOf(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	leases, err := newLeases(kube, leaseNamespace(cfg))
+	return serveIn(ctx, cfg, surroundings{
+		kube:   kube,
+		aws:    conf,
+		listen: func() (net.Listener, error) { return net.Listen("tcp", cfg.httpAddr) },
+	}, logger)
+}
+
+// serveIn is serve in these surroundings.
+func serveIn(ctx context.Context, cfg settings, in surroundings, logger zerolog.Logger) error {
+	clients, err := connectDaemon(in.kube, cfg)
+	if err != nil {
+		return err
+	}
+	leases, err := newLeases(in.kube, leaseNamespace(cfg))
 	if err != nil {
 		return err
 	}
@@ -52,15 +74,12 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 		// interruption may be under way, and every part tries again by itself.
 		logger.Warn().Err(err).Msg("permissions not checked")
 	}
-	listener, err := net.Listen("tcp", cfg.httpAddr)
+	listener, err := in.listen()
 	if err != nil {
 		return fmt.Errorf("%w: --http-addr (SPOT_HANDLER_HTTP_ADDR): %w", errUsage, err)
 	}
 	defer listener.Close()
-	p, err := newProcess(ctx, cfg, clients, logger)
-	if err != nil {
-		return err
-	}
+	p := newProcess(cfg, clients, in.aws, logger)
 
 	logger.Info().Str("mode", cfg.mode).Str("version", version).Bool("dry_run", cfg.dryRun).
 		Str("http_addr", listener.Addr().String()).Msg("starting")
@@ -92,8 +111,8 @@ type process struct {
 	webhooks *webhook.Sender
 }
 
-// newProcess makes the parts in order of dependency. It makes no call but to find AWS's settings.
-func newProcess(ctx context.Context, cfg settings, clients *clients, logger zerolog.Logger) (*process, error) {
+// newProcess makes the parts in order of dependency. It makes no call.
+func newProcess(cfg settings, clients *clients, conf aws.Config, logger zerolog.Logger) *process {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(),
@@ -115,10 +134,6 @@ func newProcess(ctx context.Context, cfg settings, clients *clients, logger zero
 		notices = nil // the process that drains notifies people
 	}
 
-	conf, err := configOf(ctx, cfg)
-	if err != nil {
-		return nil, err
-	}
 	p.leaderships = newLeaderships(parts{
 		backing: backing{
 			cfg:     cfg,
@@ -138,7 +153,7 @@ func newProcess(ctx context.Context, cfg settings, clients *clients, logger zero
 		accept = newEarly(clients, accept, p.index, registry, logger)
 	}
 	p.source = newSource(cfg, conf, accept, registry, logger)
-	return p, nil
+	return p
 }
 
 // run runs the parts until ctx ends or one fails.
@@ -150,6 +165,7 @@ func (p *process) run(ctx context.Context, listener net.Listener, leases leaseCl
 	defer stopSending()
 	notifying.Go(func() { _ = p.webhooks.Run(sending) }) // its error is always nil
 	notifying.Go(func() { _ = p.events.Run(sending) })   // likewise
+	defer p.leaderships.close()
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
