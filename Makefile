@@ -15,6 +15,9 @@
 # make chaos SEED=7 MINUTES=30 MODE=imds
 #               nodes are lost in random rounds while everything else fails, until an
 #               invariant breaks; with ROUND=3 that round of the seed alone
+# make sim SEED=7 ROUNDS=1000
+#               the same in virtual time, in a simulated cluster: thousands of interrupted nodes in
+#               minutes; ROUNDS=1 prints what happened in the round of that seed
 # make hostile SEED=7 MINUTES=30 SIZE=20
 #               a tenant writes the largest and oddest objects that the API server takes, while
 #               50 nodes are drained
@@ -67,7 +70,7 @@ ALSO_OLDEST    := $(if $(KUBERNETES)$(KARPENTER),,$(OLDEST))
 # downloaded first.
 NOT_UNIT := bench chaos chart controlplane forecast hostile image observe release stories
 
-.PHONY: build unit story test lint demo chaos hostile upgrade accuracy bench image chart release help
+.PHONY: build unit story test lint demo chaos sim hostile upgrade accuracy bench image chart release help
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -92,6 +95,7 @@ test: lint
 	$(if $(ALSO_OLDEST),$(OLDEST) go run ./e2e/tool -build controlplane)
 	go run ./e2e/timing $(if $(RECORD),-record e2e/timing/ran.yaml) \
 	  $(if $(ALSO_OLDEST),-beside "$(OLDEST) go test -count=1 -timeout 20m -parallel 2 -run ^($(subst $() ,|,$(OLDEST_STORIES)))$$ ./e2e/stories") \
+	  -beside "env SIM_MINUTES=2 nice -n 10 go test -count=1 -timeout 10m -v -run ^TestSim$$ ./cmd/spot-handler" \
 	  -beside "nice -n 10 go -C e2e/aws test -count=1 ./..." \
 	  -beside "nice -n 10 go -C e2e/plots test -count=1 ./..." \
 	  -beside "nice -n 10 go test -count=1 -timeout 60m -p 2 -parallel 3 $$(go list ./... | grep -vE '/e2e/(stories|forecast|hostile)$$' | tr '\n' ' ')" \
@@ -116,6 +120,11 @@ demo:
 chaos:
 	@go run ./e2e/tool -build controlplane helm
 	@go run ./e2e/chaos $(if $(SEED),-seed $(SEED)) $(if $(MINUTES),-minutes $(MINUTES)) $(if $(ROUND),-round $(ROUND)) $(if $(MODE),-mode $(MODE)) $(if $(SHORT),-short)
+
+sim:
+	go test -c -o bin/sim.test ./cmd/spot-handler
+	cd cmd/spot-handler && SIM_SEED=$(SEED) SIM_ROUNDS=$(or $(ROUNDS),$(if $(MINUTES),,100)) SIM_MINUTES=$(MINUTES) \
+	  ../../bin/sim.test -test.count=1 -test.timeout 24h -test.v -test.run '^TestSim$$'
 
 hostile:
 	@go run ./e2e/tool -build controlplane helm

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/cryptotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/rs/zerolog"
+	"github.com/spf13/pflag"
+	kruntime "k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"spot-handler/e2e/sim"
+	"spot-handler/e2e/sim/memapi"
+)
+
+// What a round of the simulator is given in the environment, see the Makefile.
+const (
+	simSeed    = "SIM_SEED"
+	simRounds  = "SIM_ROUNDS"
+	simMinutes = "SIM_MINUTES"
+	simLog     = "SIM_LOG"
+)
+
+const simQueue = "https://sqs.eu-west-1.amazonaws.com/123456789012/spot-handler"
+
+// TestSim plays the daemon in virtual time: two replicas, put together as serve does it, in a cluster that is
+// simulated, with nodes that EC2 takes and all that can go wrong. By itself it plays a few rounds, always the same;
+// with SIM_ROUNDS or SIM_MINUTES as many as asked for, from SIM_SEED or from a seed that it draws and prints.
+func TestSim(t *testing.T) {
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "eu-west-1"} {
+		t.Setenv(name, value)
+	}
+	conf, err := configOf(t.Context(), settings{mode: modeQueue, queueURL: simQueue})
+	if err != nil {
+		t.Fatal(err)
+	}
+	level, err := zerolog.ParseLevel(os.Getenv(simLog))
+	if err != nil || os.Getenv(simLog) == "" {
+		level = zerolog.InfoLevel
+	}
+	// One of them sleeps, with a lock, until a time that it has read in another bubble.
+	handlers := utilruntime.ErrorHandlers
+	utilruntime.ErrorHandlers = []utilruntime.ErrorHandler{func(context.Context, error, string, ...any) {}}
+	defer func() { utilruntime.ErrorHandlers = handlers }()
+
+	// Rounds are short and run on one processor: another process plays others on the next one.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	defer debug.SetGCPercent(debug.SetGCPercent(400))
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
+	defer klog.ClearLogger()
+
+	rounds, minutes := number(t, simRounds, 0), number(t, simMinutes, 0)
+	standard := rand.Uint64N(1 << 32)
+	if rounds+minutes == 0 { // as one of the unit tests, which are to be the same each time
+		standard, rounds = 1, 8
+	}
+	seed, until := number(t, simSeed, standard), time.Time{}
+	if minutes > 0 {
+		until, rounds = time.Now().Add(time.Duration(minutes)*time.Minute), 1<<40
+	}
+	began, lost := time.Now(), 0
+	played, printed := uint64(0), false
+	for ; played < rounds && (until.IsZero() || time.Now().Before(until)); played++ {
+		scene := sim.DrawScene(seed + played)
+		lost += len(scene.Losses)
+		if broken, trace := playScene(t, scene, conf, level); len(broken) > 0 {
+			t.Errorf("seed %d breaks:\n  %s", scene.Seed, strings.Join(broken, "\n  "))
+			if !printed {
+				printed = true
+				t.Logf("%+v\n%s", scene, trace)
+			}
+		}
+	}
+	took := time.Since(began)
+	t.Logf("%d rounds from seed %d in %s: %d nodes interrupted, %.0f a minute",
+		played, seed, took.Round(time.Second/10), lost, float64(lost)/took.Minutes())
+}
+
+func number(t *testing.T, name string, standard uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return standard
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+// How long a round goes on if something doesn't end, and how long it waits for what goes on by itself.
+const (
+	longestRound = 30 * time.Minute
+	calmsDown    = 5 * time.Minute
+)
+
+// playScene plays a scene and returns how it has broken invariants, and what happened.
+func playScene(t *testing.T, scene sim.Scene, conf aws.Config, level zerolog.Level) (broken []string, trace string) {
+	cryptotest.SetGlobalRandom(t, scene.Seed)
+	synctest.Test(t, func(t *testing.T) {
+		world := sim.New(scene)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go world.Run(ctx)
+		world.Start(func(replica int, client *memapi.Client, sqs sim.AWS) sim.Process {
+			own := conf.Copy()
+			own.HTTPClient = sqs
+			return startReplica(t, world, client, own, level)
+		})
+		for began := time.Now(); time.Since(began) < longestRound; {
+			time.Sleep(5 * time.Second)
+			if world.Settled() {
+				break
+			}
+		}
+		world.Finish()
+		world.End()
+		time.Sleep(calmsDown)
+		if broken = world.Broken(); len(broken) > 0 {
+			trace = world.Trace()
+		}
+	})
+	return broken, trace
+}
+
+// simProcess is a replica of the daemon.
+type simProcess struct{ stop context.CancelFunc }
+
+func (p simProcess) Stop() { p.stop() }
+func (p simProcess) Kill() { p.stop() } // nothing that it does reaches anybody any more
+
+func startReplica(
+	t *testing.T, world *sim.World, client *memapi.Client, conf aws.Config, level zerolog.Level,
+) sim.Process {
+	cfg := settings{mode: modeQueue}
+	flags := pflag.NewFlagSet("sim", pflag.ContinueOnError)
+	for _, g := range cfg.define() {
+		flags.AddFlagSet(g.FlagSet)
+	}
+	args := append([]string{"--queue-url=" + simQueue, "--pod-namespace=" + sim.Namespace, "--pod-name=" + client.Name}, world.Scene.Flags...)
+	problems, _ := parse(flags, args, func(string) string { return "" })
+	if problems = append(problems, cfg.check()...); len(problems) > 0 {
+		panic(fmt.Sprint(problems))
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	in := surroundings{
+		kube: paced(&rest.Config{
+			Host:      "http://api.sim",
+			Transport: client,
+			ContentConfig: rest.ContentConfig{
+				ContentType: kruntime.ContentTypeJSON, AcceptContentTypes: kruntime.ContentTypeJSON,
+			},
+		}, "spot-handler"),
+		aws:    conf,
+		listen: func() (net.Listener, error) { return &unheard{closed: make(chan struct{})}, nil },
+	}
+	logger := zerolog.New(world).Level(level).With().Str("process", client.Name).Logger()
+	go func() {
+		for {
+			err := serveIn(ctx, cfg, in, logger)
+			if ctx.Err() != nil {
+				return
+			}
+			world.Logf("%s ends by itself: %v", client.Name, err)
+			time.Sleep(10 * time.Second) // the kubelet starts it again
+		}
+	}()
+	return simProcess{stop}
+}
+
+// unheard is a listener to which nobody connects.
+type unheard struct {
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (u *unheard) Accept() (net.Conn, error) {
+	<-u.closed
+	return nil, net.ErrClosed
+}
+
+func (u *unheard) Close() error {
+	u.once.Do(func() { close(u.closed) })
+	return nil
+}
+
+func (u *unheard) Addr() net.Addr { return &net.TCPAddr{} }
+
+var (
+	_ http.RoundTripper = (*memapi.Client)(nil)
+	_ aws.HTTPClient    = sim.AWS{}
+	_ io.Writer         = (*sim.World)(nil)
+)

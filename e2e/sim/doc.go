@@ -1,0 +1,27 @@
+// Package sim plays a cluster in virtual time, for the daemon to act in: an API server in memory, the controllers
+// of workloads, of disruption budgets and of nodes, a scheduler, kubelets, Karpenter, SQS, and EC2 that gives
+// notices early, late, twice or never and takes instances. Everything happens in a bubble of testing/synctest: an
+// hour takes a second or less.
+//
+// A [Scene] is all that a round is made of, as plain data; [DrawScene] draws one from a seed. A [World] plays it,
+// and holds every change to the invariants as it is made, and what is left at the end; see judge.go. The daemon's
+// side is in cmd/spot-handler's tests: two replicas, each put together as serve does it, which reach the world
+// through a [memapi.Client] and an [AWS].
+//
+// # What is not as it is in reality
+//
+//   - The API server admits what it is sent: it validates nothing, sets no defaults, and asks for no permissions.
+//     Its kinds are those that the daemon reads or writes.
+//   - A Deployment has one ReplicaSet, and nothing rolls out.
+//   - The scheduler knows resources, cordons, taints and attached volumes. It knows no affinity and no priorities.
+//   - Karpenter has two NodePools, launches what it is asked for without looking at requirements but capacity type and
+//     zone, and consolidates empty nodes only.
+//   - Clocks agree, and the daemon's own pods run on no node.
+//   - Auto Scaling groups, placeholders, imds, scheduled events and rehearsals are not played.
+//
+// # Reproducing
+//
+// A seed gives the same scene, and every random number of the world is drawn by name. The daemon's goroutines run in
+// an order that Go chooses, though, and so do its own random numbers: two rounds of one seed can differ. Play one
+// that has failed a few times.
+package sim

@@ -1,0 +1,111 @@
+package sim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/e2e/sim/memapi"
+	"spot-handler/handler/interruption"
+)
+
+// planLoss has everything happen in its time that EC2 does to a node.
+func (w *World) planLoss(nth int, l Loss) {
+	id := instanceID(l.Node)
+	if l.Warned > 0 {
+		w.announce(nth, l, interruption.RebalanceRecommendation, l.At-l.Warned, 0)
+	}
+	w.announce(nth, l, l.Kind, l.At, l.Lead)
+	if l.Takes {
+		w.at(l.At+l.Lead-l.Early, "take "+id, func() {
+			if i := w.instances[id]; i != nil {
+				w.end(i, true)
+			}
+		})
+	}
+	if l.Cancel > 0 {
+		w.at(l.Cancel, "cancel "+id, func() { w.cancel(l.Node) })
+	}
+}
+
+// announce has EC2 say something about a node, and EventBridge put it into the queue.
+func (w *World) announce(nth int, l Loss, kind interruption.Kind, at, lead time.Duration) {
+	w.at(at, fmt.Sprintf("announce %s %s", l.Node, kind), func() {
+		noticed := time.Now().Truncate(time.Second)
+		if lead > 0 {
+			lead -= time.Since(noticed) // it is stamped in whole seconds
+		}
+		event := fmt.Sprintf("%08x-%04x-4000-8000-%012x", w.Scene.Seed&0xffffffff, nth, len(kind))
+		w.judge.announced(l, kind, event, noticed)
+		for n := range l.Copies {
+			w.after(l.Delay+time.Duration(n)*l.Again, fmt.Sprintf("send %s %s %d", l.Node, kind, n), func() {
+				w.note("ec2: %s of %s", kind, l.Node)
+				w.judge.sent(w.Queue.Send(message(kind, event, instanceID(l.Node), noticed)), l.Node, kind)
+			})
+		}
+	})
+}
+
+// message is what EventBridge makes of an announcement.
+func message(kind interruption.Kind, event, instance string, at time.Time) string {
+	detailType, detail := "EC2 Spot Instance Interruption Warning", map[string]string{"instance-id": instance, "instance-action": "terminate"}
+	if kind == interruption.RebalanceRecommendation {
+		detailType, detail = "EC2 Instance Rebalance Recommendation", map[string]string{"instance-id": instance}
+	}
+	text, _ := json.Marshal(map[string]any{ // texts
+		"version": "0", "id": event, "detail-type": detailType, "source": "aws.ec2", "account": "123456789012",
+		"time": at.UTC().Format(time.RFC3339), "region": "eu-west-1", "resources": []string{}, "detail": detail,
+	})
+	return string(text)
+}
+
+// cancel is an operator who cancels an interruption.
+func (w *World) cancel(name string) {
+	node := memapi.Get[*corev1.Node](w.Server, memapi.Nodes, name)
+	if node == nil || node.Annotations[interruption.Annotation] == "" {
+		return
+	}
+	w.note("operator: cancels the interruption of %s", name)
+	changed := node.DeepCopy()
+	changed.Annotations[interruption.CancelAnnotation] = "true"
+	w.judge.canceled(name)
+	w.Put(memapi.Nodes, changed, byOperator)
+}
+
+// AWS is one process's way to SQS.
+type AWS struct {
+	world  *World
+	client *memapi.Client
+}
+
+var errRefused = errors.New("dial tcp: connect: connection refused")
+
+// Do implements the SDK's HTTPClient.
+func (a AWS) Do(r *http.Request) (answer *http.Response, err error) {
+	if err := a.world.reachesAWS(r.Context(), a.client); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if recover() == http.ErrAbortHandler {
+			err = r.Context().Err()
+			if err == nil {
+				err = io.ErrUnexpectedEOF
+			}
+		}
+	}()
+	out := &recorder{header: http.Header{}, code: http.StatusOK}
+	// The real one reads the body before it answers.
+	a.world.sqs.ServeHTTP(out, r)
+	if err := a.world.reachesAWS(r.Context(), a.client); err != nil {
+		return nil, err
+	}
+	return &http.Response{
+		StatusCode: out.code, Status: http.StatusText(out.code), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: out.header, Body: io.NopCloser(&out.body), ContentLength: int64(out.body.Len()), Request: r,
+	}, nil
+}

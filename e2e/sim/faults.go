@@ -1,0 +1,295 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/e2e/sim/memapi"
+)
+
+// recorder keeps an answer.
+type recorder struct {
+	header http.Header
+	code   int
+	body   bytes.Buffer
+}
+
+func (r *recorder) Header() http.Header         { return r.header }
+func (r *recorder) WriteHeader(code int)        { r.code = code }
+func (r *recorder) Write(p []byte) (int, error) { return r.body.Write(p) }
+
+// Process is a running replica.
+type Process interface {
+	// Stop has it end in good order; Kill at once. Neither waits.
+	Stop()
+	Kill()
+}
+
+// faulty is what goes wrong now.
+type faulty struct {
+	launch    func(replica int, client *memapi.Client, aws AWS) Process
+	processes [Replicas]Process
+	started   int
+	under     map[string]Fault // by a name of its own
+	spans     []Fault          // those that have begun
+	killed    map[*memapi.Client]bool
+}
+
+// Start starts the replicas with launch, and again those that a fault ends. launch must not wait, and must
+// not call the world's exported methods before it returns.
+func (w *World) Start(launch func(replica int, client *memapi.Client, aws AWS) Process) {
+	w.Do(func() {
+		w.faulty.launch, w.faulty.under, w.faulty.killed = launch, map[string]Fault{}, map[*memapi.Client]bool{}
+		for r := range Replicas {
+			w.after(time.Duration(r)*700*time.Millisecond, fmt.Sprint("start ", r), func() { w.startReplica(r) })
+		}
+	})
+}
+
+func (w *World) startReplica(r int) {
+	if w.faulty.processes[r] != nil || w.faulty.launch == nil {
+		return
+	}
+	w.faulty.started++
+	name := fmt.Sprintf("replica-%d.%d", r, w.faulty.started)
+	client := w.Client(name)
+	client.Fate = w.fate(r)
+	w.clients[name], w.replicas[r] = true, client
+	w.note("starts %s", name)
+	w.faulty.processes[r] = w.faulty.launch(r, client, AWS{w, client})
+	for _, f := range w.faulty.under {
+		w.apply(f, client, r)
+	}
+}
+
+// End ends all replicas in good order, and all faults.
+func (w *World) End() {
+	w.Do(func() {
+		w.faulty.launch = nil
+		for r, p := range w.faulty.processes {
+			w.replicas[r].Down(nil)
+			w.replicas[r].Silent(false)
+			if p != nil {
+				p.Stop()
+			}
+		}
+		clear(w.faulty.under)
+	})
+}
+
+func (w *World) planFaults() {
+	for i, f := range w.Scene.Faults {
+		name := fmt.Sprintf("fault %d", i)
+		w.at(f.From, name, func() { w.begin(name, f) })
+	}
+}
+
+func (w *World) begin(name string, f Fault) {
+	w.note("fault: %s of replica %d for %s, takes %s", f.What, f.Replica, f.For, f.Takes)
+	w.faulty.spans = append(w.faulty.spans, f)
+	switch f.What {
+	case FaultKill, FaultStop:
+		p := w.faulty.processes[f.Replica]
+		if p == nil {
+			return
+		}
+		w.faulty.processes[f.Replica] = nil
+		if f.What == FaultKill {
+			w.replicas[f.Replica].Down(errRefused)
+			w.faulty.killed[w.replicas[f.Replica]] = true
+			p.Kill()
+		} else {
+			p.Stop()
+		}
+		w.after(f.For, name+" ends", func() { w.startReplica(f.Replica) })
+		return
+	case FaultBreak:
+		w.BreakWatches(nil, func(*memapi.Kind) bool { return true })
+		return
+	case FaultExpire:
+		w.Expire()
+		w.BreakWatches(nil, func(*memapi.Kind) bool { return true })
+		return
+	}
+	w.faulty.under[name] = f
+	for r, client := range w.replicas {
+		if client != nil && w.faulty.processes[r] != nil {
+			w.apply(f, client, r)
+		}
+	}
+	if f.What == FaultTouches {
+		w.touch(name)
+	}
+	w.after(f.For, name+" ends", func() {
+		delete(w.faulty.under, name)
+		w.note("fault: %s has ended", f.What)
+		for r, client := range w.replicas {
+			if client == nil || w.faulty.processes[r] == nil {
+				continue
+			}
+			switch f.What {
+			case FaultDown:
+				client.Down(nil)
+			case FaultSilent:
+				if f.Replica == r {
+					client.Silent(false)
+				}
+			}
+		}
+	})
+}
+
+// apply has a fault take hold of a process.
+func (w *World) apply(f Fault, client *memapi.Client, r int) {
+	switch f.What {
+	case FaultDown:
+		client.Down(errRefused)
+	case FaultSilent:
+		if f.Replica == r {
+			client.Silent(true)
+			// The connection is found dead by its ping: 10 s of silence, and 5 s without an answer.
+			w.after(15*time.Second, "ping "+client.Name, func() {
+				if _, on := w.silenced(r); on {
+					w.BreakWatches(client, func(*memapi.Kind) bool { return true })
+				}
+			})
+		}
+	}
+}
+
+func (w *World) silenced(r int) (Fault, bool) {
+	for _, f := range w.faulty.under {
+		if f.What == FaultSilent && f.Replica == r {
+			return f, true
+		}
+	}
+	return Fault{}, false
+}
+
+// touch is somebody who changes Nodes all the time, as their kubelets do.
+func (w *World) touch(name string) {
+	if _, on := w.faulty.under[name]; !on {
+		return
+	}
+	for _, node := range memapi.List[*corev1.Node](w.Server, memapi.Nodes) {
+		changed := node.DeepCopy()
+		for i := range changed.Status.Conditions {
+			if changed.Status.Conditions[i].Type == corev1.NodeReady {
+				changed.Status.Conditions[i].LastHeartbeatTime = memapi.Now()
+			}
+		}
+		changed.Annotations = map[string]string{}
+		for k, v := range node.Annotations {
+			changed.Annotations[k] = v
+		}
+		changed.Annotations["example.com/touched"] = fmt.Sprint(w.Version())
+		w.Put(memapi.Nodes, changed, byKubelet)
+	}
+	w.after(300*time.Millisecond, name+" touches", func() { w.touch(name) })
+}
+
+// fate says what happens to the requests of a replica.
+func (w *World) fate(r int) func(*memapi.Request) memapi.Fate {
+	return func(q *memapi.Request) (fate memapi.Fate) {
+		d, rates := w.draw(), w.Scene.Rates
+		name := fmt.Sprint(r, " ", q.What(), " ", q.Nth)
+		chance := func(p float64, what string) bool { return d.Chance(p, name, what) }
+		fate.Lag = rates.Lag
+		w.Do(func() {
+			for _, f := range w.faulty.under {
+				if f.What == FaultSlow {
+					fate.Before = f.Takes
+				}
+			}
+		})
+		if chance(rates.Slow, "slow") {
+			fate.Before += d.Between(0, 2*time.Second, name, "before")
+			fate.After += d.Between(0, 2*time.Second, name, "after")
+		}
+		switch {
+		case chance(rates.Error, "error"):
+			fate.Refused = memapi.Trouble(Pick(d, []int{500, 503, 429, 504}, name, "which error"))
+		case chance(rates.Lost, "lost"):
+			fate.Lost = errLost
+		case chance(rates.Conflict, "conflict") && mayConflict(q):
+			fate.Refused = memapi.Trouble(http.StatusConflict)
+		case chance(rates.Cut, "cut"):
+			fate.Cut = q.Subresource == "eviction"
+		}
+		return fate
+	}
+}
+
+// mayConflict reports whether the request carries the version of what it changes.
+func mayConflict(q *memapi.Request) bool {
+	return q.Verb == "update" || q.Verb == "patch" && q.PatchType == types.MergePatchType && q.Kind == memapi.Nodes
+}
+
+var errLost = fmt.Errorf("read tcp: %w", memapi.ErrBroken)
+
+// admit is an admission webhook for evictions.
+func (w *World) admit(ctx context.Context, q *memapi.Request) error {
+	if q.Subresource != "eviction" {
+		return nil
+	}
+	var slow *Fault
+	w.Do(func() {
+		for _, f := range w.faulty.under {
+			if f.What == FaultAdmit {
+				slow = &f
+			}
+		}
+	})
+	if slow == nil {
+		return nil
+	}
+	select {
+	case <-time.After(slow.Takes):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if slow.Fails {
+		return memapi.Trouble(http.StatusInternalServerError)
+	}
+	return nil
+}
+
+// reachesAWS returns why a process does not reach SQS.
+func (w *World) reachesAWS(ctx context.Context, client *memapi.Client) error {
+	var err error
+	w.Do(func() {
+		if w.faulty.killed[client] {
+			err = errRefused
+		}
+		for _, f := range w.faulty.under {
+			if f.What == FaultQueue {
+				err = errRefused
+			}
+		}
+	})
+	if err == nil {
+		err = ctx.Err()
+	}
+	return err
+}
+
+// disturbed reports whether a fault was under way, or had just ended, in this time: whoever was to act
+// might not have been able to.
+func (w *World) disturbed(from, to time.Duration) bool {
+	for _, f := range w.faulty.spans {
+		if f.From < to && f.to()+recovery > from {
+			return true
+		}
+	}
+	return false
+}
+
+// recovery is how long after a fault everything works again: a lease of 6 s runs out and is taken within a
+// second or two, and requests are made again within 5 s.
+const recovery = 15 * time.Second

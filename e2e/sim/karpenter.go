@@ -1,0 +1,323 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"spot-handler/e2e/sim/memapi"
+)
+
+type custom = *unstructured.Unstructured
+
+func condition(kind, status, reason string) map[string]any {
+	return map[string]any{
+		"type": kind, "status": status, "reason": reason, "message": "",
+		"lastTransitionTime": time.Now().UTC().Format(time.RFC3339),
+	}
+}
+
+func requirement(key string, values ...any) map[string]any {
+	return map[string]any{"key": key, "operator": "In", "values": values}
+}
+
+func template(pool string) map[string]any {
+	return map[string]any{
+		"nodeClassRef": map[string]any{"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"},
+		"requirements": []any{
+			requirement("karpenter.sh/capacity-type", capacityTypeOf(pool)),
+			requirement(corev1.LabelInstanceTypeStable, "m5.4x", "m5.8x"),
+			requirement(corev1.LabelArchStable, "amd64"),
+		},
+		"expireAfter": "Never",
+	}
+}
+
+func (w *World) buildPools() {
+	after := "Never"
+	if w.Scene.Karpenter.Consolidates > 0 {
+		after = w.Scene.Karpenter.Consolidates.String()
+	}
+	for _, name := range []string{PoolSpot, PoolFallback} {
+		pool := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "karpenter.sh/v1", "kind": "NodePool",
+			"metadata": map[string]any{"name": name, "annotations": map[string]any{
+				"karpenter.sh/nodepool-hash": "1", "karpenter.sh/nodepool-hash-version": "v3",
+			}},
+			"spec": map[string]any{
+				"template":   map[string]any{"metadata": map[string]any{"labels": map[string]any{}}, "spec": template(name)},
+				"disruption": map[string]any{"consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": after},
+				"weight":     int64(map[string]int{PoolSpot: 50, PoolFallback: 1}[name]),
+			},
+			"status": map[string]any{"conditions": []any{condition("Ready", "True", "Ready")}},
+		}}
+		w.Put(memapi.NodePools, pool, byOperator)
+	}
+}
+
+// newClaim is a NodeClaim of Karpenter's own.
+func (w *World) newClaim(name, pool string, requests map[string]any) custom {
+	spec := template(pool)
+	if requests != nil {
+		spec["resources"] = map[string]any{"requests": requests}
+	}
+	claim := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "spec": spec}}
+	claim.SetName(name)
+	claim.SetLabels(map[string]string{"karpenter.sh/nodepool": pool})
+	claim.SetAnnotations(map[string]string{"karpenter.sh/nodepool-hash": "1", "karpenter.sh/nodepool-hash-version": "v3"})
+	claim.SetFinalizers([]string{finalizer})
+	return claim
+}
+
+// setClaim notes on a NodeClaim how far its machine has come.
+func setClaim(claim custom, i *instance, conditions ...string) {
+	var list []any
+	for _, kind := range conditions {
+		list = append(list, condition(kind, "True", kind))
+	}
+	status := map[string]any{
+		"conditions": list, "providerID": "aws:///" + i.zone + "/" + i.id,
+		"capacity":    map[string]any{"cpu": fmt.Sprint(i.cpu/1000, ""), "memory": fmt.Sprintf("%dGi", i.cpu/1000*4), "pods": "58"},
+		"allocatable": map[string]any{"cpu": fmt.Sprint(i.cpu/1000, ""), "memory": fmt.Sprintf("%dGi", i.cpu/1000*4), "pods": "58"},
+	}
+	if slices.Contains(conditions, "Registered") {
+		status["nodeName"] = i.node
+	}
+	claim.Object["status"] = status
+	labels := claim.GetLabels()
+	labels["karpenter.sh/capacity-type"] = capacityTypeOf(i.pool)
+	labels[corev1.LabelTopologyZone], labels[corev1.LabelInstanceTypeStable] = i.zone, typeOf(i.cpu)
+	claim.SetLabels(labels)
+}
+
+// claimChanged has Karpenter launch what is new, and end what is being deleted.
+func (w *World) claimChanged(c memapi.Change) {
+	claim, ok := c.After.(custom)
+	switch {
+	case !ok || claim == nil:
+	case claim.GetDeletionTimestamp() != nil:
+		w.after(w.draw().Between(50*time.Millisecond, time.Second, c.Key, "ends"), "terminate "+c.Key, func() { w.terminate(c.Key) })
+	case c.Before == nil && c.By != byKarpenter:
+		if !slices.Contains(claim.GetFinalizers(), finalizer) { // Karpenter adds it
+			w.after(20*time.Millisecond, "finalizer "+c.Key, func() {
+				w.changeClaim(c.Key, func(claim custom) { claim.SetFinalizers([]string{finalizer}) })
+			})
+		}
+		fallthrough
+	case c.Before == nil && w.since() > 0:
+		w.after(w.draw().Between(500*time.Millisecond, 4*time.Second, c.Key, "launch"), "launch "+c.Key, func() { w.launch(c.Key) })
+	}
+}
+
+// changeClaim changes a NodeClaim that is not going.
+func (w *World) changeClaim(name string, how func(custom)) {
+	claim := memapi.Get[custom](w.Server, memapi.NodeClaims, name)
+	if claim == nil || claim.GetDeletionTimestamp() != nil {
+		return
+	}
+	changed := claim.DeepCopy()
+	how(changed)
+	w.Put(memapi.NodeClaims, changed, byKarpenter)
+}
+
+// choices are the values that a NodeClaim allows for a label.
+func choices(claim custom, key string) []string {
+	list, _, _ := unstructured.NestedSlice(claim.Object, "spec", "requirements")
+	for _, r := range list {
+		if r, ok := r.(map[string]any); ok && r["key"] == key && r["operator"] == "In" {
+			values, _, _ := unstructured.NestedStringSlice(r, "values")
+			return values
+		}
+	}
+	return nil
+}
+
+// launch starts the machine of a NodeClaim, or fails.
+func (w *World) launch(name string) {
+	claim := memapi.Get[custom](w.Server, memapi.NodeClaims, name)
+	if claim == nil || claim.GetDeletionTimestamp() != nil {
+		return
+	}
+	pool := claim.GetLabels()["karpenter.sh/nodepool"]
+	capacity, k := choices(claim, "karpenter.sh/capacity-type"), w.Scene.Karpenter
+	isSpot := pool == PoolSpot && (len(capacity) == 0 || slices.Contains(capacity, "spot"))
+	chance := k.NoCapacity
+	if isSpot {
+		chance = max(chance, k.NoSpot)
+	}
+	if w.draw().Chance(chance, name, "no capacity") {
+		w.note("karpenter: no capacity for %s", name)
+		if w.draw().Chance(0.2, name, "hangs") {
+			return // it tries again and again, and has no answer
+		}
+		w.Remove(memapi.NodeClaims, name, byKarpenter)
+		return
+	}
+	i := &instance{id: instanceID(name), node: name, claim: name, pool: pool, zone: Pick(w.draw(), zones, name, "zone"), cpu: 4000, runs: true}
+	if among := choices(claim, corev1.LabelTopologyZone); len(among) > 0 {
+		i.zone = Pick(w.draw(), among, name, "zone")
+	}
+	if asked := cpuAsked(claim); asked > i.cpu {
+		i.cpu = (asked + 3999) / 4000 * 4000
+	}
+	w.instances[i.id] = i
+	w.note("karpenter: launches %s", name)
+	w.changeClaim(name, func(c custom) { setClaim(c, i, "Launched") })
+	boot := k.Boot * time.Duration(80+w.draw().Int(50, name, "boot")) / 100
+	w.after(boot, "register "+name, func() { w.register(i) })
+}
+
+func (w *World) register(i *instance) {
+	claim := memapi.Get[custom](w.Server, memapi.NodeClaims, i.claim)
+	if claim == nil || !i.runs {
+		return
+	}
+	fine := !w.draw().Chance(w.Scene.Karpenter.NeverReady, i.node, "never ready")
+	w.Put(memapi.Nodes, nodeOf(i, claim.GetUID(), fine), byKarpenter)
+	w.changeClaim(i.claim, func(c custom) { setClaim(c, i, "Launched", "Registered") })
+	if !fine {
+		w.note("karpenter: %s never becomes Ready", i.node)
+		return
+	}
+	w.after(w.draw().Between(0, 3*time.Second, i.node, "initialize"), "initialize "+i.claim, func() {
+		if !i.runs {
+			return
+		}
+		w.changeClaim(i.claim, func(c custom) { setClaim(c, i, "Launched", "Registered", "Initialized") })
+		w.consolidate(i)
+	})
+}
+
+// terminate moves on with the end of a NodeClaim: its pods are evicted, then its machine ends.
+// https://karpenter.sh/docs/concepts/disruption/
+func (w *World) terminate(name string) {
+	claim := memapi.Get[custom](w.Server, memapi.NodeClaims, name)
+	if claim == nil || claim.GetDeletionTimestamp() == nil {
+		return
+	}
+	var i *instance
+	for _, of := range w.instances {
+		if of.claim == name {
+			i = of
+		}
+	}
+	if i == nil { // nothing was launched
+		w.Remove(memapi.NodeClaims, name, byKarpenter)
+		return
+	}
+	node := memapi.Get[*corev1.Node](w.Server, memapi.Nodes, i.node)
+	if node != nil && node.DeletionTimestamp == nil {
+		going, now := node.DeepCopy(), memapi.Now()
+		going.DeletionTimestamp = &now
+		going.Spec.Taints = append(going.Spec.Taints, corev1.Taint{Key: "karpenter.sh/disrupted", Effect: corev1.TaintEffectNoSchedule})
+		w.Put(memapi.Nodes, going, byKarpenter)
+	}
+	until, err := time.Parse(time.RFC3339, claim.GetAnnotations()["karpenter.sh/nodeclaim-termination-timestamp"])
+	bounded := err == nil
+	if i.runs && w.drainFor(i, until, bounded) && (!bounded || time.Now().Before(until)) {
+		w.after(time.Second, "terminate "+name, func() { w.terminate(name) })
+		return
+	}
+	w.end(i, false)
+	w.after(w.draw().Between(200*time.Millisecond, 8*time.Second, name, "gone"), "gone "+name, func() { w.removeNode(i) })
+}
+
+// drainFor has Karpenter evict what is on the node, and reports whether there is still something to wait for.
+func (w *World) drainFor(i *instance, until time.Time, bounded bool) (waits bool) {
+	for _, pod := range w.podsOn(i.node) {
+		if memapi.Finished(pod) || isDaemon(pod) {
+			continue
+		}
+		waits = true
+		grace := memapi.GraceOf(pod)
+		key := memapi.Key(pod)
+		switch last := until.Add(-time.Duration(grace) * time.Second); {
+		case bounded && !time.Now().Before(last):
+			left := max(1, int64(time.Until(until).Seconds()))
+			w.Delete(memapi.Pods, key, &left, byKarpenter)
+		case pod.DeletionTimestamp == nil:
+			if f := w.Evict(key, &metav1.DeleteOptions{}, byKarpenter); f != nil {
+				continue
+			}
+		}
+	}
+	return waits
+}
+
+// consolidate has Karpenter remove a node that is empty for too long.
+func (w *World) consolidate(i *instance) {
+	after := w.Scene.Karpenter.Consolidates
+	if after == 0 || !i.runs {
+		return
+	}
+	w.after(after, "consolidate "+i.claim, func() {
+		node, claim := memapi.Get[*corev1.Node](w.Server, memapi.Nodes, i.node), memapi.Get[custom](w.Server, memapi.NodeClaims, i.claim)
+		if node == nil || claim == nil || claim.GetDeletionTimestamp() != nil {
+			return
+		}
+		protected := node.Annotations[doNotDisrupt] == "true" || claim.GetAnnotations()[doNotDisrupt] == "true"
+		empty := !slices.ContainsFunc(w.podsOn(i.node), func(pod *corev1.Pod) bool { return !isDaemon(pod) && !memapi.Finished(pod) })
+		if empty && !protected && isReady(node) {
+			w.note("karpenter: consolidates %s, which is empty", i.node)
+			w.Delete(memapi.NodeClaims, i.claim, nil, byKarpenter)
+			return
+		}
+		w.consolidate(i)
+	})
+}
+
+func cpuAsked(claim custom) int64 {
+	text, _, _ := unstructured.NestedString(claim.Object, "spec", "resources", "requests", "cpu")
+	return milli(text)
+}
+
+// provision has Karpenter make a node for pods that nothing has room for.
+func (w *World) provision() {
+	if !w.Scene.Karpenter.Provisions {
+		return
+	}
+	w.after(w.draw().Between(time.Second, 4*time.Second, "batch", fmt.Sprint(w.made["auto"])), "provision", func() {
+		var need int64
+		for _, pod := range memapi.List[*corev1.Pod](w.Server, memapi.Pods) {
+			if pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && !memapi.Finished(pod) {
+				need += cpuOf(pod)
+			}
+		}
+		if need == 0 {
+			return
+		}
+		// What is on its way takes the pods first.
+		for _, claim := range memapi.List[custom](w.Server, memapi.NodeClaims) {
+			i := w.instances[instanceID(claim.GetName())]
+			joined := memapi.Get[*corev1.Node](w.Server, memapi.Nodes, claim.GetName()) != nil ||
+				memapi.Get[*corev1.Node](w.Server, memapi.Nodes, nodeNamed(claim)) != nil
+			if claim.GetDeletionTimestamp() == nil && (i == nil || i.runs) && !joined {
+				need -= max(4000, cpuAsked(claim))
+			}
+		}
+		if need > 0 && w.made["auto"] < 12 {
+			name := w.name("auto")
+			w.note("karpenter: makes %s for pods of %dm", name, need)
+			pool := PoolSpot
+			if w.draw().Chance(0.3, name, "pool") {
+				pool = PoolFallback
+			}
+			claim := w.newClaim(name, pool, map[string]any{"cpu": fmt.Sprintf("%dm", min(need, 8000))})
+			w.Put(memapi.NodeClaims, claim, byKarpenter)
+		}
+		w.after(8*time.Second, "provision again", w.provision)
+	})
+}
+
+func nodeNamed(claim custom) string {
+	name, _, _ := unstructured.NestedString(claim.Object, "status", "nodeName")
+	return name
+}
+
+func unstructuredSlice(of custom, path ...string) ([]any, bool, error) {
+	return unstructured.NestedSlice(of.Object, path...)
+}

@@ -1,0 +1,166 @@
+package memapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+)
+
+type tree = map[string]any
+
+func decodeTree(text []byte) (tree, error) {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	t := tree{}
+	err := decoder.Decode(&t)
+	return t, err
+}
+
+// apply returns what a patch makes of an object's JSON.
+func apply(k *Kind, kind types.PatchType, current, patch []byte) (tree, *Failure) {
+	switch kind {
+	case types.MergePatchType:
+		to, err := decodeTree(current)
+		change, errPatch := decodeTree(patch)
+		if err != nil || errPatch != nil {
+			return nil, badRequest("error decoding patch: %v", errPatch)
+		}
+		return mergeTrees(to, change), nil
+	case types.StrategicMergePatchType:
+		merged, err := strategicpatch.StrategicMergePatch(current, patch, k.empty())
+		if err != nil {
+			return nil, badRequest("%v", err)
+		}
+		to, err := decodeTree(merged)
+		if err != nil {
+			return nil, badRequest("%v", err)
+		}
+		return to, nil
+	case types.JSONPatchType:
+		to, err := decodeTree(current)
+		var operations []operation
+		if errPatch := json.Unmarshal(patch, &operations); err != nil || errPatch != nil {
+			return nil, badRequest("error decoding patch: %v", errPatch)
+		}
+		for _, op := range operations {
+			if err := op.apply(to); err != nil {
+				return nil, invalid("%v", err)
+			}
+		}
+		return to, nil
+	}
+	return nil, badRequest("unknown patch type %s", kind)
+}
+
+// mergeTrees is RFC 7396.
+func mergeTrees(to, change tree) tree {
+	for key, value := range change {
+		switch value := value.(type) {
+		case nil:
+			delete(to, key)
+		case tree:
+			child, ok := to[key].(tree)
+			if !ok {
+				child = tree{}
+			}
+			to[key] = mergeTrees(child, value)
+		default:
+			to[key] = value
+		}
+	}
+	return to
+}
+
+// operation is one of RFC 6902, on members of objects: nobody here patches arrays.
+type operation struct {
+	Op, Path string
+	Value    any
+}
+
+func (op operation) apply(to tree) error {
+	parts := strings.Split(strings.TrimPrefix(op.Path, "/"), "/")
+	for i, part := range parts {
+		parts[i] = strings.NewReplacer("~1", "/", "~0", "~").Replace(part)
+	}
+	last := len(parts) - 1
+	for _, part := range parts[:last] {
+		child, ok := to[part].(tree)
+		if !ok {
+			return fmt.Errorf("%s operation does not apply: doc is missing path: %q: missing value", op.Op, op.Path)
+		}
+		to = child
+	}
+	was, there := to[parts[last]]
+	switch {
+	case op.Op == "add":
+		to[parts[last]] = op.Value
+	case op.Op == "test" && !there && op.Value == nil:
+	case !there:
+		return fmt.Errorf("%s operation does not apply: doc is missing key: %s: missing value", op.Op, op.Path)
+	case op.Op == "test" && !reflect.DeepEqual(was, op.Value):
+		return fmt.Errorf("testing value %s failed", op.Path)
+	case op.Op == "replace":
+		to[parts[last]] = op.Value
+	case op.Op == "remove":
+		delete(to, parts[last])
+	case op.Op != "test":
+		return fmt.Errorf("unknown operation %q", op.Op)
+	}
+	return nil
+}
+
+func childOf(t tree, key string) tree {
+	child, _ := t[key].(tree)
+	return child
+}
+
+// change replaces an object by what a client has made of it. If that is what it was, nothing happens.
+func (s *Server) change(c *collection, key, subresource string, made tree, by string) (*stored, *Failure) {
+	at := c.objects[key]
+	was, err := decodeTree(at.json())
+	if err != nil {
+		return nil, badRequest("%v", err)
+	}
+	name := at.obj.GetName()
+	metadata, before := childOf(made, "metadata"), childOf(was, "metadata")
+	if version, ok := metadata["resourceVersion"].(string); ok && version != "" && version != before["resourceVersion"] {
+		return nil, conflict(c.Kind, name, "the object has been modified; please apply your changes to the latest version and try again")
+	}
+	if uid := metadata["uid"]; uid != nil && uid != before["uid"] {
+		return nil, invalid("%s %q is invalid: metadata.uid: Invalid value: %q: field is immutable", c.Kind.Kind, name, uid)
+	}
+	switch {
+	case subresource == "status":
+		status := made["status"]
+		made = was
+		if made["status"] = status; status == nil {
+			delete(made, "status")
+		}
+	case c.status:
+		if made["status"] = was["status"]; was["status"] == nil {
+			delete(made, "status")
+		}
+	}
+	if subresource == "status" {
+		again, _ := decodeTree(at.json())
+		was = again
+	}
+	if reflect.DeepEqual(was, made) {
+		return at, nil
+	}
+	text, err := json.Marshal(made)
+	if err != nil {
+		return nil, badRequest("%v", err)
+	}
+	obj := c.empty()
+	if err := json.Unmarshal(text, obj); err != nil {
+		return nil, badRequest("%v", err)
+	}
+	s.Put(c.Kind, obj, by)
+	return c.objects[key], nil
+}

@@ -1,0 +1,276 @@
+package memapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// event is a change as watches see it.
+type event struct {
+	version       int64
+	at            time.Time
+	before, after *stored
+	last          *stored // of one that was removed, with the version of its removal
+}
+
+// selection is which objects a list or a watch is about.
+type selection struct {
+	namespace string
+	labels    labels.Selector
+	fields    fields.Selector
+	all       bool // whatever their labels and fields
+}
+
+func (sel selection) has(of *stored) bool {
+	switch {
+	case of == nil:
+		return false
+	case sel.namespace != "" && of.obj.GetNamespace() != sel.namespace:
+		return false
+	case sel.all:
+		return true
+	}
+	return sel.labels.Matches(labels.Set(of.obj.GetLabels())) && sel.fields.Matches(fieldsOf(of.obj))
+}
+
+// ErrBroken is the error of a stream that breaks.
+var ErrBroken = errors.New("connection reset by peer")
+
+// watch is the body of the answer to a watch. One reader reads it.
+type watch struct {
+	server *Server
+	of     *collection
+	client *Client
+	ctx    context.Context
+	sel    selection
+	lag    time.Duration // how long after a change it is seen
+
+	until     time.Time // when the server ends it
+	bookmarks bool
+
+	// Under the server's lock.
+	pending []*event
+	wake    chan struct{}
+	end     error // nil: it goes on
+
+	// The reader's.
+	out    []byte
+	seen   int64
+	marked time.Time // when the last bookmark was sent
+}
+
+// bookmarkEvery is how often a watch has a bookmark, as the real one's: a minute.
+const bookmarkEvery = time.Minute
+
+func (w *watch) add(e *event) {
+	if !w.sel.has(e.before) && !w.sel.has(e.after) {
+		return
+	}
+	w.pending = append(w.pending, e)
+	w.poke()
+}
+
+func (w *watch) poke() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// stop ends a watch with an error, or io.EOF for its orderly end.
+func (w *watch) stop(err error) {
+	if w.end == nil {
+		w.end = err
+		delete(w.server.watches, w)
+	}
+	w.poke()
+}
+
+func (w *watch) line(kind string, raw []byte) {
+	w.out = append(w.out, `{"type":"`...)
+	w.out = append(w.out, kind...)
+	w.out = append(w.out, `","object":`...)
+	w.out = append(w.out, raw...)
+	w.out = append(w.out, '}', '\n')
+}
+
+func (w *watch) write(e *event) {
+	was, is := w.sel.has(e.before), w.sel.has(e.after)
+	switch {
+	case is && !was:
+		w.line("ADDED", e.after.json())
+	case is:
+		w.line("MODIFIED", e.after.json())
+	case was && e.after != nil: // no longer selected: as it is now
+		w.line("DELETED", e.after.json())
+	case was:
+		w.line("DELETED", e.last.json())
+	}
+	w.seen = e.version
+}
+
+func (w *watch) bookmark(initial bool) {
+	note := ""
+	if initial {
+		note = `,"annotations":{"` + metav1.InitialEventsAnnotationKey + `":"true"}`
+	}
+	w.line("BOOKMARK", fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,"metadata":{"resourceVersion":%q,"creationTimestamp":null%s}}`,
+		w.of.Kind.Kind, w.of.GroupVersion().String(), strconv.FormatInt(w.seen, 10), note))
+	w.marked = time.Now()
+}
+
+// Read implements io.Reader.
+func (w *watch) Read(p []byte) (int, error) {
+	for {
+		if len(w.out) > 0 {
+			n := copy(p, w.out)
+			if w.out = w.out[n:]; len(w.out) == 0 {
+				w.out = nil
+			}
+			return n, nil
+		}
+		wait, err := w.take()
+		switch {
+		case err != nil:
+			return 0, err
+		case len(w.out) > 0:
+			continue
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-w.wake:
+		case <-timer.C:
+		case <-w.ctx.Done():
+			timer.Stop()
+			return 0, w.ctx.Err()
+		}
+		timer.Stop()
+	}
+}
+
+// take takes in the next event that is due, or returns how long to wait.
+func (w *watch) take() (time.Duration, error) {
+	w.server.mu.Lock()
+	defer w.server.mu.Unlock()
+	now := time.Now()
+	if !w.client.reaches() {
+		if w.end != nil {
+			return 0, w.end
+		}
+		return time.Hour, nil // poked when that ends
+	}
+	if len(w.pending) > 0 {
+		if due := w.pending[0].at.Add(w.lag); !due.After(now) {
+			w.write(w.pending[0])
+			w.pending = w.pending[1:]
+			return 0, nil
+		}
+	}
+	if w.end != nil {
+		return 0, w.end
+	}
+	if !now.Before(w.until) {
+		w.stop(io.EOF)
+		return 0, io.EOF
+	}
+	next := w.until
+	if len(w.pending) > 0 {
+		if due := w.pending[0].at.Add(w.lag); due.Before(next) {
+			next = due
+		}
+	} else if w.bookmarks {
+		due := w.marked.Add(bookmarkEvery)
+		if !due.After(now) {
+			w.seen = max(w.seen, w.server.version)
+			w.bookmark(false)
+			return 0, nil
+		}
+		if due.Before(next) {
+			next = due
+		}
+	}
+	return time.Until(next), nil
+}
+
+// Close implements io.Closer.
+func (w *watch) Close() error {
+	w.server.mu.Lock()
+	defer w.server.mu.Unlock()
+	w.stop(io.EOF)
+	return nil
+}
+
+// BreakWatches breaks the streams of a client, or of all if it is nil, of whose kinds pick says so.
+func (s *Server) BreakWatches(of *Client, pick func(*Kind) bool) {
+	for w := range s.watches {
+		if (of == nil || w.client == of) && pick(w.of.Kind) {
+			w.stop(ErrBroken)
+		}
+	}
+}
+
+// watchParameters are those of a request that matter.
+type watchParameters struct {
+	version   string
+	initial   bool // sendInitialEvents
+	bookmarks bool
+	timeout   time.Duration
+	lag       time.Duration
+}
+
+// watch begins a watch. The lock is held.
+func (s *Server) watch(ctx context.Context, client *Client, c *collection, sel selection, p watchParameters) (*watch, *Failure) {
+	w := &watch{
+		server: s, of: c, client: client, ctx: ctx, sel: sel, lag: p.lag, wake: make(chan struct{}, 1),
+		until: time.Now().Add(p.timeout), bookmarks: p.bookmarks, marked: time.Now(), seen: s.version,
+	}
+	from, err := strconv.ParseInt(p.version, 10, 64)
+	if p.version != "" && err != nil {
+		return nil, badRequest("resourceVersion: Invalid value: %q", p.version)
+	}
+	switch {
+	case from > s.version:
+		return nil, tooLargeVersion(from, s.version)
+	case p.initial, from == 0: // of what there is
+		for _, key := range c.keys {
+			if obj := c.objects[key]; sel.has(obj) {
+				w.line("ADDED", obj.json())
+			}
+		}
+		if p.initial && p.bookmarks {
+			w.bookmark(true)
+		}
+	case from < c.expired:
+		w.line("ERROR", expired(fmt.Sprintf("too old resource version: %d (%d)", from, c.expired)).body())
+		w.end = io.EOF
+		return w, nil
+	default:
+		w.seen = from
+		for _, e := range c.history {
+			if e.version > from && (sel.has(e.before) || sel.has(e.after)) {
+				w.pending = append(w.pending, e)
+			}
+		}
+	}
+	s.watches[w] = true
+	return w, nil
+}
+
+func parseSelection(namespace, labelText, fieldText string) (selection, error) {
+	sel := selection{namespace: namespace, all: labelText == "" && fieldText == ""}
+	var err error
+	if sel.labels, err = labels.Parse(labelText); err != nil {
+		return sel, err
+	}
+	sel.fields, err = fields.ParseSelector(strings.TrimSpace(fieldText))
+	return sel, err
+}

@@ -1,0 +1,317 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"spot-handler/handler/interruption"
+)
+
+// Scene is all that a round is made of. It is plain data: two rounds of one scene differ only in what Go
+// leaves to chance.
+type Scene struct {
+	Seed uint64
+	// Flags are those of each replica, besides the ones that it must have.
+	Flags []string
+
+	Nodes     []Node
+	Workloads []Workload
+	Losses    []Loss
+	Faults    []Fault
+	Rates     Rates
+
+	Karpenter Karpenter
+}
+
+// Pools of nodes.
+const (
+	PoolSpot     = "spot"
+	PoolFallback = "fallback" // on demand
+)
+
+// Node is one that there is at the beginning.
+type Node struct {
+	Name string
+	Pool string
+	Zone string
+	CPU  int64 // in thousandths
+	// Cordoned: an operator has done so.
+	Cordoned bool
+}
+
+// Karpenter is how the autoscaler behaves.
+type Karpenter struct {
+	Boot         time.Duration // from launch to Ready, more or less
+	NoCapacity   float64       // the chance that a launch fails for want of capacity
+	NoSpot       float64       // the same for spot
+	NeverReady   float64       // the chance that a node registers and never initializes
+	Provisions   bool          // it makes nodes for pods that are pending
+	Consolidates time.Duration // how long a node may be empty; 0: for ever
+}
+
+// Workload is a controller with its pods.
+type Workload struct {
+	Name     string
+	Kind     string // Deployment, ReplicaSet, StatefulSet, Job, DaemonSet or Pod
+	Replicas int
+	CPU      int64 // in thousandths, of each pod
+
+	Grace int64         // seconds
+	Stop  time.Duration // how long a pod takes to end, if it may
+	Start time.Duration // how long it takes to become Ready
+
+	MaxSurge string // of a Deployment, such as 25% or 1
+	Budget   string // such as maxUnavailable=1; empty: none
+	Broken   int    // how many of the pods are never Ready
+	Volume   bool   // each pod of a StatefulSet has one
+	Gang     bool   // its pods live and die together
+
+	Annotations map[string]string // of its pods
+}
+
+// Loss is what EC2 does to a node.
+type Loss struct {
+	Node string
+	Kind interruption.Kind
+	At   time.Duration // when EC2 announces it, from the beginning of the round
+
+	Delay  time.Duration // until the message is in the queue
+	Copies int           // how often the message comes; 0: never
+	Again  time.Duration // between copies
+	Lead   time.Duration // from the announcement to the deadline; 0: there is none
+
+	Takes  bool
+	Early  time.Duration // how long before its deadline EC2 takes the instance; negative: after it
+	Cancel time.Duration // when an operator cancels, from the beginning; 0: nobody does
+
+	Warned time.Duration // how long before it EC2 recommends a rebalance; 0: it does not
+}
+
+func (l Loss) String() string {
+	return fmt.Sprintf("%s of %s at %s, %d copies after %s, lead %s, takes %t %s early, cancelled %s, warned %s",
+		l.Kind, l.Node, l.At, l.Copies, l.Delay, l.Lead, l.Takes, l.Early, l.Cancel, l.Warned)
+}
+
+// What can go wrong for a while.
+const (
+	FaultDown    = "down"    // the API server refuses connections
+	FaultSilent  = "silent"  // nothing passes between a replica and the API server
+	FaultKill    = "kill"    // a replica is killed, and started again afterwards
+	FaultStop    = "stop"    // the same, in good order
+	FaultBreak   = "break"   // watches break
+	FaultExpire  = "expire"  // the past is forgotten, and watches break
+	FaultQueue   = "queue"   // SQS fails
+	FaultSlow    = "slow"    // the API server needs a second or more for each request
+	FaultTouches = "touches" // somebody changes Nodes all the time
+	FaultAdmit   = "admit"   // an admission webhook for evictions is slow, or hangs
+)
+
+// Fault is one thing that goes wrong.
+type Fault struct {
+	What    string
+	Replica int // of those about one replica; -1: all
+	From    time.Duration
+	For     time.Duration
+	Takes   time.Duration // how long a webhook or a request takes
+	Fails   bool          // and then refuses
+}
+
+func (f Fault) to() time.Duration { return f.From + f.For }
+
+// Rates are the chances that something happens to a request.
+type Rates struct {
+	Error    float64 // an error in place of an answer
+	Slow     float64 // up to two seconds
+	Lost     float64 // the request is served, the answer lost
+	Conflict float64 // somebody else was faster
+	Cut      float64 // an eviction ends after its first step
+	Lag      time.Duration
+}
+
+// Quiet reports whether nothing goes wrong but EC2.
+func (s Scene) Quiet() bool { return len(s.Faults) == 0 && s.Rates == Rates{} }
+
+// DrawScene draws a scene.
+func DrawScene(seed uint64) Scene {
+	d := Draw(seed)
+	s := Scene{Seed: seed}
+	s.drawNodes(d)
+	s.drawWorkloads(d)
+	s.drawLosses(d)
+	if !d.Chance(0.25, "quiet") {
+		s.drawFaults(d)
+	}
+	s.Flags = drawFlags(d)
+	s.Karpenter = Karpenter{
+		Boot:         d.Between(15*time.Second, 70*time.Second, "boot"),
+		NoCapacity:   Pick(d, []float64{0, 0, 0, 0.2, 1}, "no capacity"),
+		NoSpot:       Pick(d, []float64{0, 0.3, 1}, "no spot"),
+		NeverReady:   Pick(d, []float64{0, 0, 0, 0.3}, "never ready"),
+		Provisions:   d.Chance(0.6, "provisions"),
+		Consolidates: Pick(d, []time.Duration{0, 0, 20 * time.Second, time.Minute}, "consolidates"),
+	}
+	return s
+}
+
+func drawFlags(d Draw) []string {
+	flags := []string{
+		"--replacement-ttl=1m",
+		"--drain-strategy=" + Pick(d, []string{"surge", "surge", "hold", "at-once"}, "strategy"),
+		"--blocked-pods=" + Pick(d, []string{"leave", "leave", "delete"}, "blocked"),
+		"--rebalance=" + Pick(d, []string{"replace", "replace", "fallback", "cordon", "ignore"}, "rebalance"),
+		"--rebalance-ttl=4m",
+		"--calm=" + Pick(d, []string{"0", "30m"}, "calm"),
+	}
+	if d.Chance(0.2, "needed") {
+		flags = append(flags, "--replacement=when-needed")
+	}
+	if d.Chance(0.1, "none") {
+		flags = append(flags, "--provisioner=none")
+	}
+	return flags
+}
+
+var zones = []string{"eu-west-1a", "eu-west-1b", "eu-west-1c"}
+
+func (s *Scene) drawNodes(d Draw) {
+	for i := range 4 + d.Int(6, "spot nodes") {
+		name := fmt.Sprintf("spot-%d", i)
+		s.Nodes = append(s.Nodes, Node{
+			Name: name, Pool: PoolSpot, Zone: Pick(d, zones, name, "zone"), CPU: Pick(d, []int64{4000, 4000, 8000}, name, "cpu"),
+			Cordoned: d.Chance(0.05, name, "cordoned"),
+		})
+	}
+	for i := range 1 + d.Int(3, "fallback nodes") {
+		name := fmt.Sprintf("calm-%d", i)
+		s.Nodes = append(s.Nodes, Node{Name: name, Pool: PoolFallback, Zone: Pick(d, zones, name, "zone"), CPU: 4000})
+	}
+}
+
+var budgets = []string{"maxUnavailable=1", "maxUnavailable=25%", "minAvailable=50%", "maxUnavailable=0", "minAvailable=1"}
+
+func (s *Scene) drawWorkloads(d Draw) {
+	kinds := []string{"Deployment", "Deployment", "Deployment", "StatefulSet", "ReplicaSet", "Job", "Pod"}
+	for i := range 2 + d.Int(6, "workloads") {
+		name := fmt.Sprintf("app-%d", i)
+		w := Workload{
+			Name: name, Kind: Pick(d, kinds, name, "kind"), Replicas: 1 + d.Int(8, name, "replicas"),
+			CPU:   Pick(d, []int64{100, 250, 500, 1000}, name, "cpu"),
+			Grace: Pick(d, []int64{1, 10, 30, 30, 45, 60, 90, 300}, name, "grace"),
+			Start: d.Between(time.Second, 25*time.Second, name, "start"),
+		}
+		w.Stop = Pick(d, []time.Duration{
+			100 * time.Millisecond, time.Second, time.Duration(w.Grace) * time.Second / 2, time.Duration(w.Grace) * time.Second * 9 / 10, time.Hour,
+		}, name, "stop")
+		switch w.Kind {
+		case "Deployment":
+			w.MaxSurge = Pick(d, []string{"25%", "1", "100%", "0"}, name, "surge")
+		case "StatefulSet":
+			w.Replicas, w.Volume = 1+d.Int(3, name, "replicas"), d.Chance(0.5, name, "volume")
+		case "Pod":
+			w.Replicas = 1
+		}
+		if w.Kind != "Pod" && w.Kind != "Job" && d.Chance(0.7, name, "has a budget") {
+			w.Budget = Pick(d, budgets, name, "budget")
+		}
+		if d.Chance(0.15, name, "is broken") {
+			w.Broken = 1 + d.Int(max(1, w.Replicas/2), name, "broken")
+		}
+		w.Annotations, w.Gang = drawAnnotations(d, name), d.Chance(0.05, name, "gang")
+		s.Workloads = append(s.Workloads, w)
+	}
+	agent := Workload{Name: "agent", Kind: "DaemonSet", CPU: 50, Grace: 30, Stop: time.Second, Start: 2 * time.Second}
+	s.Workloads = append(s.Workloads, agent)
+}
+
+func drawAnnotations(d Draw, name string) map[string]string {
+	notes := map[string]string{}
+	if d.Chance(0.1, name, "when") {
+		notes["spot-handler/when"] = Pick(d, []string{"now", "hold", "last"}, name, "which")
+	}
+	if d.Chance(0.1, name, "disrupt") {
+		notes["karpenter.sh/do-not-disrupt"] = "true"
+	}
+	if d.Chance(0.1, name, "blocked") {
+		notes["spot-handler/blocked-pods"] = Pick(d, []string{"delete", "leave"}, name, "how blocked")
+	}
+	return notes
+}
+
+func (s *Scene) drawLosses(d Draw) {
+	var spot []string
+	for _, n := range s.Nodes {
+		if n.Pool == PoolSpot {
+			spot = append(spot, n.Name)
+		}
+	}
+	burst := d.Chance(0.5, "burst")
+	n := min(len(spot), 1+d.Int(6, "losses"))
+	for i, at := range d.of([]string{"which are lost"}).Perm(len(spot))[:n] {
+		name := spot[at]
+		loss := Loss{
+			Node: name, Kind: interruption.SpotInterruption, Lead: interruption.SpotNotice, Copies: 1, Takes: true,
+			At:    20*time.Second + d.Between(0, 40*time.Second, name, "at"),
+			Delay: d.Between(100*time.Millisecond, 3*time.Second, name, "delay"),
+			Early: -d.Between(0, 30*time.Second, name, "after"),
+		}
+		if burst {
+			loss.At = 20*time.Second + time.Duration(i)*50*time.Millisecond
+		}
+		switch p := d.Float(name, "how"); {
+		case p < 0.05: // the message is late
+			loss.Delay = d.Between(30*time.Second, 140*time.Second, name, "late")
+		case p < 0.10: // EC2 takes the instance early
+			loss.Early = d.Between(0, 60*time.Second, name, "early")
+		case p < 0.15: // or never
+			loss.Takes = false
+		case p < 0.20: // it says nothing
+			loss.Copies = 0
+		case p < 0.40: // or says it again
+			loss.Copies, loss.Again = 2, d.Between(100*time.Millisecond, 40*time.Second, name, "again")
+		case p < 0.46:
+			loss.Cancel = loss.At + d.Between(time.Second, 60*time.Second, name, "cancel")
+			loss.Takes = d.Chance(0.3, name, "takes all the same")
+		}
+		switch p := d.Float(name, "kind"); {
+		case p < 0.15:
+			loss.Warned = d.Between(time.Second, 90*time.Second, name, "warned")
+			loss.At += loss.Warned
+		case p < 0.25:
+			loss.Kind, loss.Lead, loss.Takes, loss.Cancel = interruption.RebalanceRecommendation, 0, false, 0
+			loss.Copies = max(1, loss.Copies)
+		}
+		s.Losses = append(s.Losses, loss)
+	}
+}
+
+var webhooksTake = []time.Duration{
+	300 * time.Millisecond, 5 * time.Second, 10005 * time.Millisecond, 12 * time.Second, 30 * time.Second,
+}
+
+func (s *Scene) drawFaults(d Draw) {
+	for i := range d.Int(4, "faults") {
+		name := fmt.Sprintf("fault-%d", i)
+		f := Fault{
+			What: Pick(d, []string{
+				FaultDown, FaultSilent, FaultKill, FaultKill, FaultStop, FaultBreak, FaultExpire, FaultQueue, FaultSlow, FaultTouches, FaultAdmit,
+			}, name, "what"),
+			Replica: d.Int(2, name, "replica"),
+			From:    d.Between(0, 150*time.Second, name, "from"),
+			For:     d.Between(500*time.Millisecond, 25*time.Second, name, "for"),
+		}
+		switch f.What {
+		case FaultSlow:
+			f.Takes = d.Between(200*time.Millisecond, 4*time.Second, name, "takes")
+		case FaultAdmit:
+			f.For *= 4
+			f.Takes = Pick(d, webhooksTake, name, "takes")
+			f.Fails = f.Takes > 6*time.Second && d.Chance(0.6, name, "fails")
+		}
+		s.Faults = append(s.Faults, f)
+	}
+	rate := func(name string) float64 { return Pick(d, []float64{0, 0, 0.01, 0.05}, name) }
+	s.Rates = Rates{
+		Error: rate("errors"), Slow: rate("slow"), Lost: rate("lost"), Conflict: rate("conflicts"), Cut: rate("cut"),
+		Lag: Pick(d, []time.Duration{0, 0, 20 * time.Millisecond, time.Second, 3 * time.Second}, "lag"),
+	}
+}
