@@ -2,9 +2,6 @@ package main
 
 import "github.com/spf13/cobra"
 
-// daemons is the group of the commands that run until they are stopped.
-const daemons = "daemons"
-
 func newIMDS(getenv func(string) string) *cobra.Command {
 	return newDaemon(modeIMDS, getenv, &cobra.Command{
 		Use:   "imds --node-name=NAME",
@@ -49,7 +46,7 @@ func newDaemon(mode string, getenv func(string) string, cmd *cobra.Command) *cob
 	cfg := settings{mode: mode}
 	addGroups(cmd, cfg.define())
 	cmd.Long += "\n\nEvery flag can be given as a variable: --dry-run is " + variable("dry-run") + ".\nA flag overrides its variable."
-	cmd.GroupID, cmd.ValidArgsFunction = daemons, cobra.NoFileCompletions
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	readsVariables(cmd, getenv, cfg.check, func(cmd *cobra.Command) error {
 		return serve(cmd.Context(), cfg, cmd.ErrOrStderr())
 	})

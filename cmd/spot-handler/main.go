@@ -161,19 +161,22 @@ func newRoot(getenv func(string) string, stdout, stderr io.Writer) *cobra.Comman
 		return err
 	})
 
-	root.AddGroup(&cobra.Group{ID: daemons, Title: "Modes:"})
-	root.AddCommand(
-		newIMDS(getenv),
-		newDrain(getenv),
-		newQueue(getenv),
-		newStatus(),
-		newObserve(),
-		newPlan(),
-		newAudit(),
-		newRehearse(),
-		newMigrate(),
-		newVersion(),
-	)
+	groups := []struct {
+		title    string
+		commands []*cobra.Command
+	}{
+		{"Daemon", []*cobra.Command{newIMDS(getenv), newDrain(getenv), newQueue(getenv)}},
+		{"Before an interruption", []*cobra.Command{newAudit(), newPlan(), newRehearse()}},
+		{"During and after", []*cobra.Command{newStatus(), newObserve()}},
+	}
+	for _, g := range groups {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title + ":"})
+		for _, cmd := range g.commands {
+			cmd.GroupID = g.title
+		}
+		root.AddCommand(g.commands...)
+	}
+	root.AddCommand(newMigrate(), newVersion())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() { // those that cobra brings

@@ -95,7 +95,7 @@ func (c *settings) fleet() bool { return c.mode != modeIMDS }
 
 // define declares the flags of c.mode, in the order in which --help shows them.
 func (c *settings) define() []group {
-	source, leader, evict, replacement := titled("Source of notices"), titled("Leader"), titled("Drain"), titled("Replacement")
+	source, leader, evict, replacement := titled("Notices"), titled("Leader"), titled("Drain"), titled("Replacement")
 	cluster, webhooks, operation := titled("Cluster"), titled("Webhook"), titled("Operation")
 
 	switch c.mode {
@@ -103,7 +103,7 @@ func (c *settings) define() []group {
 		source.StringVar(&c.nodeName, "node-name", "", "the Node that this process runs on; also $NODE_NAME (required)")
 		source.BoolVar(&c.drain, "drain", true,
 			"drain the node too; with --drain=false, only mark it, for spot-handler drain or queue to drain")
-		source.StringSliceVar(&c.watching, "watch", watchable, "what to poll; --rebalance says what to do on a recommendation")
+		source.StringSliceVar(&c.watching, "watch", watchable, "`kinds` of notices to poll for; --rebalance says what to do on a recommendation")
 	case modeQueue:
 		source.StringVar(&c.queueURL, "queue-url", "", "URL of the SQS queue that EventBridge feeds (required)")
 	}
@@ -158,7 +158,7 @@ func (c *settings) define() []group {
 		"notify pods with the annotation "+plan.NoticeAnnotation+" that their node is interrupted, with a POST "+
 			"to the pod's own IP and with annotations")
 	evict.StringSliceVar(&c.noticeNetworks, "notice-networks", nil,
-		"networks in which to notify pods, such as 10.0.0.0/8; may be repeated. Pods on the host network are "+
+		"`networks` in which to notify pods, such as 10.0.0.0/8; may be repeated. Pods on the host network are "+
 			"notified only if this names theirs (default: all but loopback, link-local, multicast, Service and "+
 			"AWS addresses)")
 
@@ -168,7 +168,7 @@ func (c *settings) define() []group {
 			"none (drain only), or auto: karpenter for the nodes that Karpenter made, and for others the first "+
 			"of karpenter, asg and placeholder that can")
 	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil,
-		"which NodePool replaces the nodes of another, such as batch=batch-fallback; may be repeated; the "+
+		"which NodePool replaces the nodes of another, as `FROM=TO`, such as batch=batch-fallback; may be repeated; the "+
 			"annotation spot-handler/fallback-nodepool on the NodePool overrides it (default: chosen for each "+
 			"node)")
 	oneOf(replacement, &c.replacement, "replacement", replacementAlways, []string{replacementAlways, replacementWhenNeeded},
