@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
@@ -158,9 +159,13 @@ func (b *Backend) spec(o order, pod *corev1.Pod) corev1.PodSpec {
 // resourcesOf is what the pod requests, as the scheduler counts it: with init containers, sidecars
 // and overhead. Limits are set only where the API demands that they equal the requests: for huge pages
 // and for extended resources, such as GPUs. Others would make the placeholder Guaranteed, and a
-// kubelet with a static CPU policy would reserve processors for it.
+// kubelet with a static CPU policy would reserve processors for it. Requests for CPU and memory are always
+// set, if only to none: a ResourceQuota for them admits no pod that does not say.
 func resourcesOf(pod *corev1.Pod) corev1.ResourceRequirements {
-	r := corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
+	r := corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.Quantity{}, corev1.ResourceMemory: resource.Quantity{}},
+		Limits:   corev1.ResourceList{},
+	}
 	for name, q := range resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{}) {
 		if q.Sign() <= 0 {
 			continue

@@ -60,26 +60,26 @@ func TestPlaceholderRequestsWhatItsPodDoes(t *testing.T) {
 			spec: corev1.PodSpec{Containers: []corev1.Container{
 				container(list("cpu", "1", "nvidia.com/gpu", "2", "hugepages-2Mi", "64Mi", "ephemeral-storage", "1Gi")),
 			}},
-			requests: map[string]string{"cpu": "1", "nvidia.com/gpu": "2", "hugepages-2Mi": "64Mi", "ephemeral-storage": "1Gi"},
+			requests: map[string]string{"cpu": "1", "memory": "0", "nvidia.com/gpu": "2", "hugepages-2Mi": "64Mi", "ephemeral-storage": "1Gi"},
 			limits:   map[string]string{"nvidia.com/gpu": "2", "hugepages-2Mi": "64Mi"},
 		},
 		{
-			name: "requests of nothing are left out, and only those",
+			name: "requests of nothing are left out, except for CPU and memory, on which there may be a quota",
 			spec: corev1.PodSpec{Containers: []corev1.Container{
 				container(list("cpu", "1", "memory", "1Gi", "ephemeral-storage", "0", "example.com/a", "0", "example.com/b", "0", "example.com/c", "0", "example.com/d", "0", "example.com/e", "0")),
 			}},
 			requests: map[string]string{"cpu": "1", "memory": "1Gi"},
 		},
-		{name: "nothing", spec: corev1.PodSpec{Containers: []corev1.Container{container(list("cpu", "0"))}}},
+		{
+			name: "nothing", spec: corev1.PodSpec{Containers: []corev1.Container{container(nil)}},
+			requests: map[string]string{"cpu": "0", "memory": "0"},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := New(Options{Image: "pause"})
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", UID: "uid-a"}, Spec: tt.spec}
 			o := order{node: testNode("node-1"), instance: instance, expires: time.Now().Add(time.Minute)}
 			got := b.placeholder(o, &corev1.PodTemplate{}, pod).Spec.Containers[0].Resources
-			if tt.requests == nil {
-				tt.requests = map[string]string{}
-			}
 			if tt.limits == nil {
 				tt.limits = map[string]string{}
 			}
@@ -158,7 +158,7 @@ func TestPlaceholder(t *testing.T) {
 			t.Errorf("template (-want +got):\n%s", diff)
 		}
 
-		spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: list("cpu", "500m"), Limits: corev1.ResourceList{}}
+		spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: list("cpu", "500m", "memory", "0"), Limits: corev1.ResourceList{}}
 		spec.NodeSelector, spec.Tolerations = pod.Spec.NodeSelector, pod.Spec.Tolerations
 		spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "life", Operator: corev1.NodeSelectorOpIn, Values: []string{"od"}}}}},
