@@ -1,6 +1,9 @@
 package chart
 
 import (
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -10,23 +13,29 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Each mode has a policy for each kind of object that its accounts may patch, and each policy
-// names the accounts that may. What they refuse, a story tries.
+// Each mode has a policy for each kind of object that its accounts may patch, create or delete by
+// RBAC, and each policy names the accounts that may. What they refuse, a story tries.
 func TestPatchPolicies(t *testing.T) {
 	const imds, drain, queue = "'system:serviceaccount:spot-handler:spot-handler-imds'", "'system:serviceaccount:spot-handler:spot-handler-drain'", "'system:serviceaccount:spot-handler:spot-handler-queue'"
-	all := func(nodes, rest string) map[string]string {
-		return map[string]string{"nodes": nodes, "nodes/status": rest, "pods": rest, "pods/status": rest, "nodeclaims": rest, "leases": rest}
+	with := func(nodes, rest string, more ...string) map[string]string {
+		policies := map[string]string{"patches nodes": nodes}
+		for _, p := range append(more, "patches nodes/status", "patches pods", "patches pods/status", "patches leases", "writes events") {
+			policies[p] = rest
+		}
+		return policies
 	}
+	karpenter := []string{"patches nodeclaims", "creates nodeclaims", "deletes nodeclaims"}
+	placeholders := []string{"creates pods", "writes podtemplates"}
 	for _, tt := range []struct {
 		name, mode string
 		change     map[string]any
 		want       map[string]string
 	}{
-		{"imds", "imds", nil, all(drain+", "+imds, drain)},
-		{"both", "both", nil, all(queue+", "+imds, queue)},
-		{"queue", "queue", nil, all(queue, queue)},
-		{"no Karpenter", "queue", map[string]any{"flags.provisioner": "none"},
-			map[string]string{"nodes": queue, "nodes/status": queue, "pods": queue, "pods/status": queue, "leases": queue}},
+		{"imds", "imds", nil, with(drain+", "+imds, drain, karpenter...)},
+		{"both", "both", nil, with(queue+", "+imds, queue, karpenter...)},
+		{"queue", "queue", nil, with(queue, queue, karpenter...)},
+		{"no Karpenter", "queue", map[string]any{"flags.provisioner": "none"}, with(queue, queue)},
+		{"placeholders", "queue", map[string]any{"flags.fallbackSelector": "a=b"}, with(queue, queue, slices.Concat(karpenter, placeholders)...)},
 		{"switched off", "both", map[string]any{"patchPolicies": false}, map[string]string{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -36,8 +45,9 @@ func TestPatchPolicies(t *testing.T) {
 			}
 			got, bound := map[string]string{}, []string{}
 			for _, o := range objects {
+				does, _, _ := strings.Cut(strings.TrimPrefix(o.GetName(), "spot-handler-"), "-")
 				switch {
-				case !strings.Contains(o.GetName(), "-patches-"):
+				case !strings.HasPrefix(o.GetKind(), "ValidatingAdmission"), does == "imds":
 				case o.GetKind() == "ValidatingAdmissionPolicyBinding":
 					bound = append(bound, o.GetName())
 				default:
@@ -46,7 +56,7 @@ func TestPatchPolicies(t *testing.T) {
 						t.Fatal(err)
 					}
 					users := strings.TrimSuffix(strings.TrimPrefix(p.Spec.MatchConditions[0].Expression, "request.userInfo.username in ["), "]")
-					got[p.Spec.MatchConstraints.ResourceRules[0].Resources[0]] = users
+					got[does+" "+p.Spec.MatchConstraints.ResourceRules[0].Resources[0]] = users
 				}
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
@@ -56,5 +66,80 @@ func TestPatchPolicies(t *testing.T) {
 				t.Errorf("%q are bound, want all of them", bound)
 			}
 		})
+	}
+}
+
+// remaining is what an account may write without a policy: what has no content to compare, or is
+// narrowed by RBAC itself. The security policy names each.
+var remaining = []string{"CREATE pods/eviction", "DELETE pods", "UPDATE configmaps", "UPDATE nodepools/finalizers"}
+
+// Whatever an account may write by RBAC, a policy holds it to, or it is among what remains.
+func TestEveryWriteIsHeld(t *testing.T) {
+	operations := map[string]string{"create": "CREATE", "update": "UPDATE", "patch": "UPDATE", "delete": "DELETE", "deletecollection": "DELETE"}
+	found := map[string]bool{}
+	for _, mode := range Modes {
+		objects := render(t, Release{Values: Values(mode, map[string]any{
+			"flags.fallbackSelector": "node-lifecycle=on-demand", "flags.workloadNotices": true, "rbac.ownerReferences": true,
+		})})
+		held := map[string]bool{}
+		for _, o := range objects {
+			if o.GetKind() != "ValidatingAdmissionPolicy" || strings.Contains(o.GetName(), "-imds-own-") {
+				continue
+			}
+			var p admissionregistrationv1.ValidatingAdmissionPolicy
+			convert(t, o, &p)
+			for _, rule := range p.Spec.MatchConstraints.ResourceRules {
+				for _, operation := range rule.Operations {
+					held[string(operation)+" "+rule.Resources[0]] = true
+				}
+			}
+		}
+		for _, component := range []string{drainers[mode], "imds"} {
+			if mode == "queue" && component == "imds" {
+				continue
+			}
+			for _, rule := range rulesOf(t, objects, workload(t, objects, component).Spec.ServiceAccountName) {
+				for _, resource := range rule.Resources {
+					for _, verb := range rule.Verbs {
+						write := operations[verb] + " " + resource
+						switch {
+						case slices.Contains([]string{"get", "list", "watch"}, verb), held[write]:
+						case slices.Contains(remaining, write):
+							found[write] = true
+						default:
+							t.Errorf("mode %s: %s may %s %s, and no policy says which", mode, component, verb, resource)
+						}
+					}
+				}
+			}
+		}
+	}
+	if len(found) != len(remaining) {
+		t.Errorf("%v remains, want %q", found, remaining)
+	}
+}
+
+// The chart's policy knows the image that placeholders have if no other is named.
+func TestPlaceholderImage(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "cmd", "spot-handler", "settings.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, changes := range map[string]map[string]any{
+		regexp.MustCompile(`"placeholder-image", "([^"]+)"`).FindStringSubmatch(string(text))[1]: {"flags.fallbackSelector": "a=b"},
+		"registry.example.com/none:1": {"flags.fallbackSelector": "a=b", "placeholderImage": "registry.example.com/none:1"},
+	} {
+		held := false
+		for _, o := range render(t, Release{Values: Values("imds", changes)}) {
+			var p admissionregistrationv1.ValidatingAdmissionPolicy
+			if convert(t, o, &p); o.GetName() == "spot-handler-creates-pods" {
+				held = held || slices.ContainsFunc(p.Spec.Validations, func(v admissionregistrationv1.Validation) bool {
+					return strings.Contains(v.Expression, "c.image == '"+want+"'")
+				})
+			}
+		}
+		if !held {
+			t.Errorf("no policy holds placeholders to the image %s", want)
+		}
 	}
 }

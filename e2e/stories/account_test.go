@@ -92,7 +92,7 @@ func (s *story) accountManifests(r release) string {
 	manifestsMu.Lock()
 	defer manifestsMu.Unlock()
 	if manifests[r.name] == "" {
-		show := []string{"--show-only=templates/serviceaccounts.yaml", "--show-only=templates/rbac.yaml", "--show-only=templates/admission.yaml", "--show-only=templates/patches.yaml", "--show-only=templates/flowcontrol.yaml"}
+		show := []string{"--show-only=templates/serviceaccounts.yaml", "--show-only=templates/rbac.yaml", "--show-only=templates/admission.yaml", "--show-only=templates/patches.yaml", "--show-only=templates/creations.yaml", "--show-only=templates/flowcontrol.yaml"}
 		if r.mode == "both" {
 			show = append(show, "--show-only=templates/placeholder.yaml")
 		}

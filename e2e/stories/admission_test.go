@@ -104,10 +104,13 @@ func TestTokensChangeOnlyWhatIsTheirs(t *testing.T) {
 		{drain, "nodes/" + other + "/status", `{"metadata":{"labels":{"kubernetes.io/hostname":"x"}}}`, labels},
 
 		{drain, "pods/web", `{"metadata":{"labels":{"pod-template-hash":"b2"}}}`, "pod-template-hash may only become"},
+		{drain, "pods/web", `{"metadata":{"labels":{"pod-template-hash":null}}}`, "pod-template-hash must not be removed"},
 		{drain, "pods/web", `{"metadata":{"labels":{"pod-template-hash.spot-handler/surged":"b2"}}}`, "may only hold the pod-template-hash that"},
 		{drain, "pods/web", `{"metadata":{"labels":{"pod-template-hash":"surged-a1","pod-template-hash.spot-handler/surged":"b2"}}}`, "may only hold the pod-template-hash that"},
 		{drain, "pods/web", `{"metadata":{"labels":{"pod-template-hash":"surged-a1","pod-template-hash.spot-handler/surged":"a1"},"annotations":{"spot-handler/surged":"{}"}}}`, ""},
 		{drain, "pods/web", `{"metadata":{"labels":{"pod-template-hash":"b2"}}}`, "pod-template-hash may only become"},
+		{drain, "pods/web", `{"metadata":{"labels":{"pod-template-hash":null}}}`, "pod-template-hash may only become"},
+		{drain, "pods/web", `{"metadata":{"labels":{"pod-template-hash":null,"pod-template-hash.spot-handler/surged":null}}}`, "pod-template-hash may only become"},
 		{drain, "pods/web", `{"metadata":{"labels":{"pod-template-hash.spot-handler/surged":"b2"}}}`, "may only hold the pod-template-hash that"},
 		{drain, "pods/web", `{"metadata":{"labels":{"pod-template-hash":"a1","pod-template-hash.spot-handler/surged":null},"annotations":{"spot-handler/surged":null}}}`, ""},
 		{drain, "pods/web", `{"metadata":{"annotations":{"spot-handler/deadline":"2026-01-01T00:02:00Z","spot-handler/evict-by":"2026-01-01T00:01:20Z"}}}`, ""},
@@ -127,6 +130,7 @@ func TestTokensChangeOnlyWhatIsTheirs(t *testing.T) {
 		{drain, "nodeclaims/claim", `{"metadata":{"labels":{"spot-handler/settled":"used"},"annotations":{"karpenter.sh/nodeclaim-termination-timestamp":"2026-01-01T00:00:00Z"}}}`, ""},
 		{drain, "nodeclaims/claim", foreign, annotations},
 		{drain, "nodeclaims/claim", `{"metadata":{"labels":{"karpenter.sh/nodepool":"gpu"}}}`, labels},
+		{drain, "nodeclaims/claim", `{"metadata":{"labels":{"spot-handler/replaces":"i-0123456789abcdef0"}}}`, labels},
 		{drain, "nodeclaims/claim", `{"metadata":{"finalizers":["example.com/stuck"]}}`, owners},
 		{drain, "nodeclaims/claim", lift, ""},
 
@@ -185,7 +189,7 @@ func (s *story) policiesAreSound(node string, mark, unbound person, drainers ...
 				s.Errorf("policy %s: %s: %s", p.Name, w.FieldRef, w.Warning)
 			}
 		}
-		return len(list.Items) == 3*7 // for each release: the DaemonSet's own Node, and six kinds of object
+		return len(list.Items) == 3*12 // of each release
 	})
 	refused := func(who person, what, key, words string) {
 		s.eventually("policy on "+what+" in force", func() bool {
