@@ -143,3 +143,56 @@ func TestPlaceholderImage(t *testing.T) {
 		}
 	}
 }
+
+// What the security policy says that placeholders can cost is the chart's quota.
+func TestPlaceholderQuota(t *testing.T) {
+	hard := func(changes map[string]any) any {
+		changes["flags.fallbackSelector"] = "a=b"
+		for _, o := range render(t, Release{Values: Values("imds", changes)}) {
+			if o.GetKind() == "ResourceQuota" && o.GetNamespace() == PlaceholderNamespace {
+				return o.Object["spec"].(map[string]any)["hard"]
+			}
+		}
+		return nil
+	}
+	want := map[string]any{"pods": "1000", "requests.cpu": "1000", "requests.memory": "4Ti"}
+	if diff := cmp.Diff(any(want), hard(map[string]any{})); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if got := hard(map[string]any{"placeholderQuota": nil}); got != nil {
+		t.Errorf("a quota of %v, want none", got)
+	}
+	for page, words := range map[string]string{
+		"../../.github/SECURITY.md":        "1,000 pods, 1,000 CPUs and 4 TiB of memory",
+		"../../deploy/docs/replacement.md": "1,000 pods with 1,000 CPUs and 4 TiB of memory",
+	} {
+		text, err := os.ReadFile(page)
+		if err != nil || !strings.Contains(strings.Join(strings.Fields(string(text)), " "), words) {
+			t.Errorf("%s does not say %q: %v", page, words, err)
+		}
+	}
+}
+
+// The security policy names every kind of object that an account may write.
+func TestSecurityNamesEveryWrite(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", ".github", "SECURITY.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## What the daemon may do\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	words := map[string]string{
+		"nodes": "| Node |", "nodes/status": "the condition `spot-handler/Interrupted`", "pods": "| placeholder pod |", "pods/status": "the condition `DisruptionTarget`",
+		"pods/eviction": "evictions", "events": "| Event |", "leases": "| Lease", "configmaps": "ConfigMap", "nodeclaims": "| NodeClaim |",
+		"nodepools/finalizers": "`nodepools/finalizers`", "podtemplates": "| PodTemplate |",
+	}
+	objects := render(t, Release{Values: Values("both", map[string]any{"flags.fallbackSelector": "a=b", "flags.workloadNotices": true, "rbac.ownerReferences": true})})
+	for _, rule := range rulesOf(t, objects, workload(t, objects, "queue").Spec.ServiceAccountName) {
+		reads := slices.DeleteFunc(slices.Clone(rule.Verbs), func(v string) bool { return v == "get" || v == "list" || v == "watch" })
+		for _, resource := range rule.Resources {
+			if word, ok := words[resource]; len(reads) > 0 && (!ok || !strings.Contains(section, word)) {
+				t.Errorf("the account may %q %s, and SECURITY.md does not name it", reads, resource)
+			}
+		}
+	}
+}

@@ -2,6 +2,8 @@ package karpenter
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -235,4 +237,20 @@ func TestLabelsOfTheNodeClaimGoFirst(t *testing.T) {
 			t.Errorf("%+v, %v; zone %q; want pool fallback, and the claim's zone", r, err, c.required(corev1.LabelTopologyZone))
 		}
 	})
+}
+
+// The security policy says what a tenant and a node can make the cluster buy.
+func TestMoneyInTheSecurityPolicy(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", ".github", "SECURITY.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, words := range []string{
+		"larger by at most half of that node",                         // TestMoneyOfATenant
+		"one NodeClaim at a time and at most 3 NodeClaims altogether", // TestMoneyOfANode
+	} {
+		if !strings.Contains(strings.Join(strings.Fields(string(text)), " "), words) {
+			t.Errorf("SECURITY.md does not say %q", words)
+		}
+	}
 }
