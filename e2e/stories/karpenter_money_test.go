@@ -37,7 +37,9 @@ func TestANodeBuysOneReplacement(t *testing.T) {
 	liar.Labels["karpenter.sh/nodepool"] = "lure"
 	liar.Labels[corev1.LabelInstanceTypeStable], liar.Labels[corev1.LabelTopologyZone] = "p5.48xlarge", "nowhere"
 	truth, ok := offerings.Of(nodes[0])
-	if of, known := offerings.Of(r.pools.AsMade(s.ctx, liar)); !ok || !known || of != truth {
+	made, err := r.pools.AsMade(s.ctx, liar)
+	s.must(err)
+	if of, known := offerings.Of(made); !ok || !known || of != truth {
 		t.Errorf("its offering is %v, want %v", of, truth)
 	}
 	rec = spotRecord(liar, time.Now().Add(2*time.Minute))

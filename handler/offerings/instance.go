@@ -11,20 +11,22 @@ import (
 	"spot-handler/handler/nodes"
 )
 
-// IdentifyFunc returns a Node with the labels that what made it has given it, or as it is if that is not
-// known. It may call the API server.
-type IdentifyFunc func(ctx context.Context, node *corev1.Node) *corev1.Node
+// IdentifyFunc returns a Node with the labels that what made it has given it, or as it is if nothing but
+// its kubelet knows. It may call the API server. An error says that this can't be found out at present.
+type IdentifyFunc func(ctx context.Context, node *corev1.Node) (*corev1.Node, error)
 
 // instance is what was noted of one. A kubelet can write its Node's labels and record: with others each
 // time, one node could have lost all offerings there are, at any time. So the first word counts, of the
 // offering and of each kind of interruption.
 type instance struct {
 	loss  Loss
-	spot  bool                            // it is a spot instance whose offering is known
+	spot  bool                            // it is known to be a spot instance, and its offering is too
 	noted map[interruption.Kind]time.Time // when it was received
 
-	// While what it is is looked up: what is to be noted then.
+	// Until it is known what it is: what is to be noted then.
+	known   bool
 	asking  bool
+	retry   time.Time // when to look again
 	pending []interruption.Record
 	at      time.Time
 }
@@ -34,6 +36,9 @@ const (
 	remembered = 24 * time.Hour
 	// identifyTimeout bounds one lookup of what a node is.
 	identifyTimeout = 5 * time.Second
+	// identifyAgain is how long after a lookup that failed the next one begins. Until one succeeds,
+	// nothing is remembered of the node: its kubelet's word is worse than none.
+	identifyAgain = 30 * time.Second
 )
 
 // Identify has f say what nodes are, from now on.
@@ -66,35 +71,40 @@ func (m *Memory) lossOf(node *corev1.Node, rec interruption.Record) (Loss, bool)
 		m.instances[id] = i
 		if m.identify == nil {
 			i.is(node)
-		} else {
-			i.asking = true
-			go m.ask(m.identify, i, node)
 		}
+	}
+	if !i.known && !i.asking && !time.Now().Before(i.retry) {
+		i.asking = true
+		go m.ask(m.identify, i, node)
 	}
 	if first, has := i.noted[rec.Kind]; has && !first.Equal(rec.Received) {
 		return Loss{}, false
 	}
-	if _, has := i.noted[rec.Kind]; !has && i.asking {
+	if _, has := i.noted[rec.Kind]; !has && !i.known {
 		i.pending = append(i.pending, rec)
 	}
 	i.noted[rec.Kind] = rec.Received
-	return i.loss, i.spot && !i.asking
+	return i.loss, i.spot
 }
 
 func (i *instance) is(node *corev1.Node) {
 	of, spot := Of(node)
-	i.loss, i.spot = Loss{of, nodes.PoolOf(node).Name}, spot
+	i.loss, i.spot, i.known = Loss{of, nodes.PoolOf(node).Name}, spot, true
 }
 
 // ask finds out what the node is, and notes what is pending.
 func (m *Memory) ask(identify IdentifyFunc, i *instance, node *corev1.Node) {
 	ctx, cancel := context.WithTimeout(context.Background(), identifyTimeout)
 	defer cancel()
-	made := identify(ctx, node)
+	made, err := identify(ctx, node)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	i.is(made)
 	i.asking = false
+	if err != nil {
+		i.retry = time.Now().Add(identifyAgain)
+		return
+	}
+	i.is(made)
 	for _, rec := range i.pending {
 		if i.spot {
 			m.note(i.loss, node, rec)

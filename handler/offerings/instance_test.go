@@ -2,6 +2,7 @@ package offerings
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -69,10 +70,10 @@ func TestLabelsOfTheMakerCount(t *testing.T) {
 		m, stop := keep(t, newConfigMaps(nil), t.Output())
 		defer stop()
 		lookups := 0
-		m.Identify(func(_ context.Context, node *corev1.Node) *corev1.Node {
+		m.Identify(func(_ context.Context, node *corev1.Node) (*corev1.Node, error) {
 			lookups++
 			time.Sleep(2 * time.Second)
-			return spotNode("m5.large", "a")
+			return spotNode("m5.large", "a"), nil
 		})
 		liar := ofInstance(1, spotNode("p5.48xlarge", "z"))
 		liar.Labels["karpenter.sh/nodepool"] = "theirs"
@@ -87,6 +88,35 @@ func TestLabelsOfTheMakerCount(t *testing.T) {
 		m.wantTally(t, "a", 1, 0)
 		if len(m.of) != 1 || lookups != 1 {
 			t.Errorf("lost %v after %d lookups, want one of each", m.of, lookups)
+		}
+	})
+}
+
+// While what made the node can't be asked, its own labels are not believed, and nothing is lost.
+func TestLabelsAreNotBelievedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, stop := keep(t, newConfigMaps(nil), t.Output())
+		defer stop()
+		lookups, fails := 0, errors.New("the API server is unreachable")
+		m.Identify(func(context.Context, *corev1.Node) (*corev1.Node, error) {
+			lookups++
+			return spotNode("m5.large", "a"), fails
+		})
+		liar := ofInstance(1, spotNode("p5.48xlarge", "z"))
+		rec := record(interruption.SpotInterruption)
+		for range 60 { // as it is reconciled
+			m.Note(liar, rec)
+			time.Sleep(time.Second)
+		}
+		if len(m.Lost()) > 0 || len(m.of) > 0 || lookups != 2 {
+			t.Errorf("lost %v after %d lookups, want nothing, and one in %s", m.of, lookups, identifyAgain)
+		}
+		fails = nil
+		m.Note(liar, rec)
+		synctest.Wait()
+		m.wantTally(t, "a", 1, 0)
+		if len(m.of) != 1 {
+			t.Errorf("lost %v, want one", m.of)
 		}
 	})
 }

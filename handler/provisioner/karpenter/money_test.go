@@ -10,9 +10,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"spot-handler/handler/provisioner"
 )
@@ -235,6 +237,29 @@ func TestLabelsOfTheNodeClaimGoFirst(t *testing.T) {
 		r, err := c.p.Request(t.Context(), node, record(), n)
 		if err != nil || r.Pool != "fallback" || c.required(corev1.LabelTopologyZone) != "In eu-west-1b" {
 			t.Errorf("%+v, %v; zone %q; want pool fallback, and the claim's zone", r, err, c.required(corev1.LabelTopologyZone))
+		}
+	})
+}
+
+// While the node's NodeClaim can't be read, its own labels don't count for it.
+func TestLabelsOfANodeWhoseClaimCannotBeRead(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		c := newCluster(t, Options{}, sourcePool(), fallbackPool(t), roomy("8", "32Gi"))
+		broken := true
+		c.PrependReactor("get", "nodeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return broken, nil, apierrors.NewServiceUnavailable("starting")
+		})
+		node := interruptedNode()
+		node.Labels[nodePoolLabel] = "lure"
+		if made, err := c.b.AsMade(t.Context(), node); err == nil {
+			t.Errorf("it is of pool %s, want an error", made.Labels[nodePoolLabel])
+		}
+		if r, err := c.p.Request(t.Context(), node, record(), need()); err == nil || c.replacing() > 0 {
+			t.Errorf("%+v, want an error and no NodeClaim", r)
+		}
+		broken = false
+		if made, err := c.b.AsMade(t.Context(), node); err != nil || made.Labels[nodePoolLabel] != "spot" {
+			t.Errorf("%v, want one of pool spot: %v", made, err)
 		}
 	})
 }

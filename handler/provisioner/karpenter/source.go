@@ -46,13 +46,14 @@ func (b *Backend) sourceClaim(ctx context.Context, node *corev1.Node) (*Claim, e
 	return claim, nil
 }
 
-// AsMade is the node with the labels of its NodeClaim, as far as that can be read.
-func (b *Backend) AsMade(ctx context.Context, node *corev1.Node) *corev1.Node {
+// AsMade is the node with the labels of its NodeClaim, or as it is if it has none. There is an error if
+// that can't be read.
+func (b *Backend) AsMade(ctx context.Context, node *corev1.Node) (*corev1.Node, error) {
 	claim, err := b.sourceClaim(ctx, node)
 	if err != nil {
-		return node
+		return nil, err
 	}
-	return asMade(node, claim)
+	return asMade(node, claim), nil
 }
 
 // asMade is the node with the labels that its NodeClaim has: its instance type, zone, capacity type and
