@@ -3,6 +3,7 @@ package drain
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -11,34 +12,17 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/drain/plan"
 )
 
-type outcome int
-
-const (
-	accepted   outcome = iota // 200, 201
-	podGone                   // 404
-	refused                   // by a budget, a terminating namespace or admission
-	unanswered                // within the time that the request has: admission might hang
-	transient                 // anything else: try again
-)
-
-// answer is what the API server's reply to a request means.
-type answer struct {
-	outcome    outcome
-	status     int32
-	reason     string
-	ofBudget   bool // refused by a disruption budget
-	retryAfter time.Duration
-}
-
-// code is the value of evictions_total's label: the HTTP status, or "error" where there was
+// codeOf is the value of evictions_total's label: the HTTP status, or "error" where there was
 // no reply.
-func (a answer) code() string {
-	if a.status == 0 {
+func codeOf(r plan.Reply) string {
+	if r.Status == 0 {
 		return codeError
 	}
-	if code := strconv.Itoa(int(a.status)); slices.Contains(evictionCodes, code) {
+	if code := strconv.Itoa(int(r.Status)); slices.Contains(evictionCodes, code) {
 		return code
 	}
 	return codeOther
@@ -48,22 +32,22 @@ func (a answer) code() string {
 // text. Admission webhooks and policies can deny with any status: KubeVirt's uses 429 until
 // it has moved a virtual machine.
 // https://github.com/kubernetes/kubernetes/blob/master/pkg/registry/core/pod/storage/eviction.go
-func classify(err error) answer {
+func classify(err error) plan.Reply {
 	if err == nil {
-		return answer{outcome: accepted, status: http.StatusCreated}
+		return plan.Reply{Outcome: plan.Accepted, Status: http.StatusCreated}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return answer{outcome: unanswered, reason: err.Error()}
+		return plan.Reply{Outcome: plan.Unanswered, Reason: err.Error()}
 	}
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
-		return answer{outcome: transient, reason: err.Error()}
+		return plan.Reply{Outcome: plan.Transient, Reason: err.Error()}
 	}
-	a := answer{outcome: transient, status: status.Status().Code, reason: status.Status().Message}
+	r := plan.Reply{Outcome: plan.Transient, Status: status.Status().Code, Reason: status.Status().Message}
 	// Only a refusal says with Retry-After when it ends. A timeout (504, after evictions have
 	// fought over one budget's status) says 10 s too, which is too much of two minutes.
 	if details := status.Status().Details; details != nil && apierrors.IsTooManyRequests(err) {
-		a.retryAfter = time.Duration(details.RetryAfterSeconds) * time.Second
+		r.RetryAfter = time.Duration(details.RetryAfterSeconds) * time.Second
 	}
 	// A conflict (409) is transient. It can mean that our pod is gone and another has its
 	// name, but also that many evictions fight over one budget's status. The watch tells
@@ -72,29 +56,32 @@ func classify(err error) answer {
 	switch {
 	case apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse): // not the API's answer, but priority and fairness's or a proxy's
 	case apierrors.IsNotFound(err):
-		a.outcome = podGone
+		r.Outcome = plan.PodGone
 	case ofBudget:
-		a.outcome, a.ofBudget = refused, true
+		r.Outcome, r.OfBudget = plan.Refused, true
 		if budget.Message != "" {
-			a.reason = a.reason + " " + budget.Message
+			r.Reason += " " + budget.Message
 		}
 	case apierrors.IsTooManyRequests(err):
-		if a.retryAfter == 0 { // otherwise the API server has no room for the request
-			a.outcome = refused
+		if r.RetryAfter == 0 { // otherwise the API server has no room for the request
+			r.Outcome = plan.Refused
 		}
 	case apierrors.IsConflict(err), apierrors.IsUnauthorized(err):
-	case a.status >= http.StatusBadRequest && a.status < http.StatusInternalServerError:
-		a.outcome = refused
-	case a.status == http.StatusInternalServerError:
+	case r.Status >= http.StatusBadRequest && r.Status < http.StatusInternalServerError:
+		r.Outcome = plan.Refused
+	case r.Status == http.StatusInternalServerError:
 		// The API cannot evict a pod with more than one budget, and only the code says so.
 		// Any other 500 is as good a reason to wait and to say why.
-		a.outcome = refused
+		r.Outcome = plan.Refused
 	}
-	return a
+	return r
 }
 
-// settled reports whether the request need not be made again.
-func (a answer) settled() bool { return a.outcome == accepted || a.outcome == podGone }
-
-// busy reports whether the API server has no room for the request.
-func (a answer) busy() bool { return a.outcome == transient && a.status == http.StatusTooManyRequests }
+// replyOf is what a request has come to that was waited for as long.
+func replyOf(err error, within time.Duration) plan.Reply {
+	r := classify(err)
+	if r.Outcome == plan.Unanswered {
+		r.Reason = fmt.Sprintf("not answered within %s; an admission webhook might hang", within.Round(time.Second))
+	}
+	return r
+}

@@ -27,7 +27,7 @@ func TestPlannedAgainWhenItMatters(t *testing.T) {
 		for _, name := range []string{"a", "b", "c", "d"} { // the watch may have begun after the evictions
 			s.api.change(name, func(pod object) { pod["metadata"].(object)["annotations"] = object{"other": "old"} })
 		}
-		s.pass(2 * quietFor)
+		s.pass(time.Second)
 		told := s.count()
 		wantTold := func(want int64, after string) {
 			s.Helper()
@@ -41,7 +41,7 @@ func TestPlannedAgainWhenItMatters(t *testing.T) {
 		s.api.gone("a")
 		s.api.change("d", func(pod object) { pod["status"] = object{"phase": "Running"} })
 		s.api.gone("b")
-		s.pass(quietFor - time.Millisecond)
+		s.pass(499 * time.Millisecond)
 		wantTold(0, "while others are there")
 		s.pass(time.Millisecond)
 		wantTold(1, "in a moment")
@@ -60,7 +60,7 @@ func TestPlannedAgainWhenItMatters(t *testing.T) {
 // A pod that comes late is planned for at once.
 func TestNewPodIsPlannedForAtOnce(t *testing.T) {
 	stage(t, holding, 120*time.Second, plan.ReadyCapacity, pods("a", "b"), func(s *scene) {
-		s.pass(quietFor)
+		s.pass(500 * time.Millisecond)
 		s.api.gone("a")
 		s.api.pod(pod("late", withGrace(30)))
 		s.pass(0)

@@ -1,19 +1,15 @@
 // Package drain moves the pods off nodes that are about to end: it evicts them, and watches them go.
 //
-// Package plan decides which pods leave, in what order and by when. [Drainer] carries out the plans of
-// any number of nodes at once. It keeps one watch for each draining node, one for the
-// disruption budgets of each namespace with pods to move, two for each Deployment whose
-// pods are surged, and one for all VolumeAttachments. Volume claims, the preferences of
-// namespaces and what else is in them are looked up in the background, and kept for a
-// while. Nothing else waits: a pod that is held, or refused by a
-// disruption budget, is a timer or a watch event, never a goroutine or a worker.
+// Package plan decides which pods leave, in what order and by when, and package watch shows it the
+// cluster. A [Drainer] has one goroutine that owns the [plan.Fleet]:
 //
-// All nodes share one queue of requests, ordered by when each pod has to start leaving. As
-// many are under way as the API server's priority and fairness lets through; one that is
-// not answered for seconds makes room for another. A task asks again for its pod's
-// decision when its turn comes. A node is planned again when something that its plan reads
-// has changed: at once, or, where pods only go on leaving, within half a second and once
-// for all of them.
+//	watches, look-ups ─┐                       ┌─► watches and look-ups that begin or end
+//	replies            ├─► inbox ─► Fleet ─────┼─► requests, each in a goroutine of its own
+//	callers, the clock ┘                       └─► Notify, Events, logs
+//
+// It takes in all that has come, asks the Fleet what to do now, and waits for what comes next or for
+// when the Fleet wants to be asked again. It never waits for a request. A pod that is held, or refused by
+// a disruption budget, occupies nothing but memory.
 //
 // A Drainer holds no state that has to survive. A new process that is asked to drain the
 // same node sees which pods are still there and goes on. It only waits for pods that are
@@ -23,21 +19,22 @@ package drain
 
 import (
 	"context"
-	"maps"
-	"slices"
+	"errors"
+	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
-	"spot-handler/drain/fair"
 	"spot-handler/drain/plan"
+	"spot-handler/drain/watch"
+	"spot-handler/handler/interruption"
 )
 
 // Events notifies people about single pods. No method blocks, fails or calls the Drainer.
@@ -66,7 +63,7 @@ type Options struct {
 	Policy plan.Policy
 
 	// Notify is called with a node's name when anything about its drain may have
-	// changed. It is called from any goroutine, often, and must not block.
+	// changed. It is called from one goroutine, often, and must not block or call the Drainer.
 	Notify func(node string)
 
 	Events Events
@@ -79,162 +76,242 @@ type Options struct {
 // seconds for an answer.
 const requestsAtOnce = 32
 
-// Drainer drains nodes. Its methods are safe for concurrent use and none waits for
-// a pod.
+// Drainer drains nodes. Its methods are safe for concurrent use, and none waits for
+// a pod. They answer while Run runs: what is asked before waits for it, and once Run has ended nothing is
+// being drained.
 type Drainer struct {
 	opts      Options
 	evictions *prometheus.CounterVec
+	inbox     *inbox
 
-	queue *queue
-	pace  *pace
-	lanes *lanes
+	// Only Run's goroutine uses these.
+	fleet   *plan.Fleet
+	cluster *watch.Cluster
+	going   map[string]going // by node
+	running sync.WaitGroup   // requests
+}
 
-	budgets     *budgetWatch
-	deployments *surgeWatch
-	attached    *attachmentWatch
-	starts      *waveStarts
-	claims      *objectCache[plan.Claim]
-	preferences *objectCache[plan.Preferences]          // of a namespace
-	around      *objectCache[plan.NamespaceConstraints] // of a namespace
-	gangs       *sharedGangs
-
-	nodeWatches *fair.Lane // of the nodes' watches
-
-	mu       sync.Mutex
-	sessions map[string]*session
-	newest   time.Time // when the last of them began
+// going is what the requests for a node last as long as.
+type going struct {
+	ctx  context.Context
+	halt context.CancelFunc
 }
 
 // New returns a Drainer. It makes no call and starts nothing.
 func New(opts Options) *Drainer {
 	d := &Drainer{
-		opts: opts, queue: newQueue(), nodeWatches: fair.NewLane(startsAtOnce, allCanWait),
-		attached: newAttachmentWatch(opts), gangs: &sharedGangs{of: plan.NewGangs()}, sessions: map[string]*session{},
+		opts:  opts,
+		inbox: newInbox(),
+		fleet: plan.NewFleet(opts.Policy, requestsAtOnce, rand.Uint64()),
+		going: map[string]going{},
 	}
-	lookups := fair.NewLane(lookupsAtOnce, allCanWait) // and what is watched of namespaces: the nodes' own pods wait for none of it
-	d.claims = newObjectCache("claim", lookups, opts.Notify, readClaim(opts.Dynamic))
-	d.preferences = newObjectCache("preferences", lookups, opts.Notify, readPreferences(opts.Dynamic))
-	d.around = newObjectCache("constraints", lookups, opts.Notify, readConstraints(opts.Dynamic))
-	d.lanes, d.pace = newLanes(d.queue.push, d.allowed), newPace(requestsAtOnce, d.queue.push)
-	d.starts = &waveStarts{work: d.waves}
-	d.budgets = newBudgetWatch(opts, d.budgetAllows, d.starts.stale)
-	d.deployments = newSurgeWatch(opts, lookups, d.deploymentAllows)
+	d.cluster = watch.New(watch.Options{
+		Pods:    opts.Pods,
+		Budgets: opts.Budgets,
+		Dynamic: opts.Dynamic,
+		Report: func(ctx context.Context, e plan.Event) {
+			d.inbox.put(func(now time.Time) {
+				if ctx.Err() == nil {
+					d.fleet.Apply(now, e)
+				}
+			})
+		},
+		Logger: opts.Logger,
+	})
 	d.evictions = d.expose(opts.Registerer)
 	return d
 }
 
-// Run carries plans out until ctx ends. Pods that were already evicted go on terminating.
+// Run drains until ctx ends. Pods that were already evicted go on terminating.
 func (d *Drainer) Run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() {
-		d.queue.close()
-		d.pace.wake()
-	})
-	defer stop()
-	var requests sync.WaitGroup
-	for d.pace.begin(ctx) { // before the most urgent task is chosen
-		t, ok := d.queue.next()
-		if !ok {
-			break
+	defer d.running.Wait()
+	defer d.inbox.close()
+	d.inbox.open()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		now := time.Now()
+		for _, take := range d.inbox.all() {
+			take(now)
 		}
-		requests.Go(func() { d.pace.do(t, func() bool { return d.attempt(t) }) })
-	}
-	requests.Wait()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for node, s := range d.sessions {
-		s.end()
-		delete(d.sessions, node)
+		todo := d.fleet.Next(now)
+		d.carryOut(ctx, todo)
+		var wake <-chan time.Time
+		if !todo.Wake.IsZero() {
+			timer.Reset(time.Until(todo.Wake))
+			wake = timer.C
+		}
+		select {
+		case <-ctx.Done():
+		case <-d.inbox.news:
+		case <-wake:
+		}
 	}
 	return nil
 }
 
-// budgetAllows lets refused pods try again: the API server has said how many may go.
-func (d *Drainer) budgetAllows(budget *policyv1.PodDisruptionBudget) {
-	d.queue.wake(int(budget.Status.DisruptionsAllowed), types.NamespacedName{Namespace: budget.Namespace}, func(t *task) bool {
-		return plan.Covers(budget, t.pod.Labels)
+// carryOut does what the Fleet says.
+func (d *Drainer) carryOut(ctx context.Context, todo plan.Todo) {
+	for _, node := range todo.Halt {
+		if of, ok := d.going[node]; ok {
+			of.halt()
+			delete(d.going, node)
+		}
+	}
+	for _, s := range todo.Unwatch {
+		d.cluster.Unwatch(s)
+	}
+	for _, s := range todo.Watch {
+		d.cluster.Watch(ctx, s)
+	}
+	for _, s := range todo.LookUp {
+		d.cluster.LookUp(ctx, s)
+	}
+	for _, node := range todo.Planned {
+		d.cluster.Planned(node)
+	}
+	for _, r := range todo.Requests {
+		going := d.goingOn(ctx, r.Node)
+		d.running.Go(func() {
+			did, err := d.request(going, r)
+			reply := plan.Replied{Request: r, Did: did, Reply: replyOf(err, r.Within)}
+			d.inbox.put(func(now time.Time) { d.fleet.Apply(now, reply) })
+		})
+	}
+	for _, r := range todo.Reports {
+		d.report(r)
+	}
+	for _, node := range todo.Changed {
+		d.opts.Notify(node)
+	}
+}
+
+// goingOn is what the node's requests last as long as.
+func (d *Drainer) goingOn(ctx context.Context, node string) context.Context {
+	of, ok := d.going[node]
+	if !ok {
+		of.ctx, of.halt = context.WithCancel(ctx)
+		d.going[node] = of
+	}
+	return of.ctx
+}
+
+// Look reads a node's pods and plans for them, without moving any. The first call starts
+// the node's watch, which lives until the drain ends. It returns false until the
+// pods, and what has to be known of their Deployments, are known; Notify is called when
+// they are.
+func (d *Drainer) Look(ctx context.Context, node string, in plan.NodeState) (view plan.View, ok bool) {
+	d.inbox.ask(ctx, func(now time.Time) {
+		d.fleet.Apply(now, plan.Prepare{Node: node, State: in})
+		view, ok = d.fleet.View(now, node, in)
 	})
+	return view, ok
 }
 
-// allowed is how many pods like this one its budget lets go now.
-func (d *Drainer) allowed(pod *corev1.Pod) int {
-	budgets := d.budgets.of(pod)
-	if len(budgets) == 0 {
-		return 0
-	}
-	return int(budgets[0].Status.DisruptionsAllowed)
+// Drain has a node's pods leave, and says how far that has come; false until its pods are known. It returns at
+// once. Call it again when Notify says so, and when the interruption changes.
+func (d *Drainer) Drain(ctx context.Context, node string, in plan.NodeState) (status plan.Status, ok bool) {
+	d.inbox.ask(ctx, func(now time.Time) {
+		d.fleet.Apply(now, plan.Drain{Node: node, State: in})
+		status, ok = d.fleet.Status(now, node)
+	})
+	return status, ok
 }
 
-// deploymentAllows lets pods try again that wait for their Deployment.
-func (d *Drainer) deploymentAllows(name types.NamespacedName, w plan.DeploymentState) {
-	d.queue.wake(w.Slots, name, waitsToBeSurged(true))
-	d.queue.wake(w.Evictable+w.Excess+w.Lacking, name, waitsToBeSurged(false))
-}
-
-func waitsToBeSurged(want bool) func(*task) bool {
-	return func(t *task) bool { return (t.surged || t.session.isSurged(t.pod)) != want }
-}
-
-// waves works out the waves of all draining nodes together.
-func (d *Drainer) waves() plan.Waves {
-	var budgets []*policyv1.PodDisruptionBudget
-	for _, w := range d.budgets.all() {
-		budgets = append(budgets, slices.DeleteFunc(w.All(), func(b *policyv1.PodDisruptionBudget) bool { return plan.WaveSize(b) <= 0 })...)
-	}
-	if len(budgets) == 0 {
-		return plan.Waves{}
-	}
-	d.mu.Lock()
-	sessions := slices.Collect(maps.Values(d.sessions))
-	d.mu.Unlock()
-	var nodes []plan.Situation
-	for _, s := range sessions {
-		if in, ok := s.interruption(); ok {
-			nodes = append(nodes, s.situation(in))
-		}
-	}
-	return plan.PlanWaves(time.Now(), nodes, budgets)
-}
-
-// refresh brings the waves up to date, and has the nodes planned again whose pods have to
-// go earlier because of it. It reports whether there are such pods.
-func (d *Drainer) refresh() bool {
-	if d.opts.Policy.Strategy == plan.StrategyAtOnce {
-		return false
-	}
-	earlier := d.starts.refresh()
-	if len(earlier) == 0 {
-		return false
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for node, s := range d.sessions {
-		if s.has(earlier) {
-			d.opts.Notify(node)
-		}
-	}
-	return true
+// Answer takes in what a pod has answered to a notice: it overrides what is annotated. It does
+// nothing for a node that is not being drained.
+func (d *Drainer) Answer(node string, pod types.UID, when plan.When) {
+	d.inbox.put(func(now time.Time) { d.fleet.Apply(now, plan.PodAnswered{Node: node, Pod: pod, When: when}) })
 }
 
 // Forget ends a node's drain: pods that wait for their eviction are not evicted, and
 // nothing is counted. It does nothing for a node that is not being drained.
 func (d *Drainer) Forget(node string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s, ok := d.sessions[node]
-	if !ok {
-		return
-	}
-	s.end()
-	delete(d.sessions, node)
+	d.inbox.put(func(now time.Time) { d.fleet.Apply(now, plan.Remove{Node: node}) })
 }
 
-func (d *Drainer) session(ctx context.Context, node string) *session {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s, ok := d.sessions[node]
-	if !ok {
-		s = startSession(ctx, d, node)
-		d.sessions[node], d.newest = s, s.began
+// Finish ends a node's drain and returns what became of every pod, each counted once. Pods
+// that are still on the node and have not been evicted count as left; those that are still
+// terminating past the deadline had less than their grace period. The interruption tells which
+// pods had to leave a node that only a predecessor has drained.
+func (d *Drainer) Finish(node string, in plan.NodeState) (pods interruption.Pods) {
+	var left []plan.Left
+	d.inbox.ask(context.Background(), func(now time.Time) {
+		pods, left = d.fleet.Result(now, node, in)
+		d.fleet.Apply(now, plan.Remove{Node: node})
+	})
+	for _, l := range left {
+		d.opts.Events.PodLeft(node, l.Pod, l.Reason)
 	}
-	return s
+	return pods
+}
+
+// Result says what became of the pods of a node whose drain was cancelled.
+type Result struct {
+	interruption.Pods // that had to leave
+
+	// Staying are the pods that are on the node, except those that are terminating.
+	Staying []*corev1.Pod
+}
+
+// Cancel stops a node's drain and puts its surged pods back into their ReplicaSets. It
+// returns false while something is still under way: Notify says when to call again. When it
+// returns true the drain has ended, and the result says what had become of the pods; none
+// counts as left. Pods that are terminating cannot be kept.
+func (d *Drainer) Cancel(ctx context.Context, node string) (result Result, over bool, err error) {
+	d.inbox.ask(ctx, func(now time.Time) {
+		d.fleet.Apply(now, plan.Cancel{Node: node})
+		_, _, over = d.fleet.Canceled(now, node)
+	})
+	if !over {
+		return Result{}, false, nil
+	}
+	limited, cancel := context.WithTimeout(ctx, plan.EvictTimeout) // the caller's workers are few
+	defer cancel()
+	// The watch might not have shown yet which pods were surged a moment ago.
+	if err := d.putBackAll(limited, node, "", func(*corev1.Pod) bool { return true }); err != nil {
+		return Result{}, false, err
+	}
+	d.inbox.ask(ctx, func(now time.Time) {
+		result.Pods, result.Staying, over = d.fleet.Canceled(now, node)
+		d.fleet.Apply(now, plan.Remove{Node: node})
+	})
+	return result, over, nil
+}
+
+// Sweep puts surged pods back into their ReplicaSets where nobody drains their node, as
+// after a drain that was cancelled by removing the record. An empty node means all nodes.
+func (d *Drainer) Sweep(ctx context.Context, node string, drained func(node string) bool) error {
+	return d.putBackAll(ctx, node, "0", func(pod *corev1.Pod) bool {
+		if drained(pod.Spec.NodeName) {
+			return false
+		}
+		d.opts.Logger.Warn().Str("node", pod.Spec.NodeName).Str("pod", pod.Namespace+"/"+pod.Name).
+			Msg("pod was surged but its node is not being drained: put back into its ReplicaSet")
+		return true
+	})
+}
+
+// putBackAll puts back the surged pods that the filter picks, of one node or of all. They
+// are read at the resource version: "" is the latest, "0" costs the API server least.
+func (d *Drainer) putBackAll(ctx context.Context, node, version string, filter func(*corev1.Pod) bool) error {
+	r := d.opts.Pods.Get().Resource("pods").Param("labelSelector", plan.SurgedLabel)
+	if version != "" {
+		r = r.Param("resourceVersion", version)
+	}
+	if node != "" {
+		r = r.Param("fieldSelector", "spec.nodeName="+node)
+	}
+	list := &corev1.PodList{}
+	if err := r.Do(ctx).Into(list); err != nil {
+		return fmt.Errorf("list surged pods: %w", err)
+	}
+	var errs []error
+	for i := range list.Items {
+		if pod := &list.Items[i]; pod.DeletionTimestamp == nil && filter(pod) {
+			_, err := d.putBack(ctx, plan.Decision{Pod: pod})
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -93,14 +93,14 @@ func TestFinishedByAnother(t *testing.T) {
 		}))
 	}, func(s *scene) {
 		next := s.drainer(holding, func(string) {})
-		defer next.Forget("node-a")
+		go func() { _ = next.Run(s.Context()) }()
 		next.Look(s.Context(), "node-a", s.in)
 		s.pass(time.Second)
 		want := interruption.Pods{Total: 2, Truncated: 1, Left: 1}
 		if r := next.Finish("node-a", s.in); r != want {
 			s.Errorf("result %+v, want %+v", r, want)
 		}
-		if told := s.events.list; !slices.Equal(told, []string{"left waits: "}) {
+		if told := s.events.all(); !slices.Equal(told, []string{"left waits: "}) {
 			s.Errorf("notified of %q, want only that the pod that waits was left", told)
 		}
 	})
@@ -119,7 +119,7 @@ func TestSurgeFromLabelToEviction(t *testing.T) {
 		replacement := webPod("b", readyNow, createdAt(time.Now()))
 		replacement.APIVersion, replacement.Kind, replacement.Spec.NodeName = "v1", "Pod", "node-b"
 		s.api.put("/api/v1/namespaces/shop/pods/b", replacement)
-		s.pass(settleFor)
+		s.pass(20 * time.Millisecond)
 		if n := s.api.count("POST", "/a/eviction"); n != 1 {
 			s.Fatalf("%d evictions when the replacement pod is Ready, want 1", n)
 		}
@@ -206,8 +206,8 @@ func TestCancelHoldsNobodyUp(t *testing.T) {
 		}
 	}, func(s *scene) {
 		start := time.Now()
-		if _, done, err := s.d.Cancel(s.Context(), "node-a"); done || err == nil || time.Since(start) > evictTimeout {
-			s.Errorf("done %v, %v after %s, want an error within %s", done, err, time.Since(start), evictTimeout)
+		if _, done, err := s.d.Cancel(s.Context(), "node-a"); done || err == nil || time.Since(start) > plan.EvictTimeout {
+			s.Errorf("done %v, %v after %s, want an error within %s", done, err, time.Since(start), plan.EvictTimeout)
 		}
 	})
 }

@@ -38,48 +38,40 @@ func TestClassify(t *testing.T) {
 
 	for name, tt := range map[string]struct {
 		err     error
-		outcome outcome
+		outcome plan.Outcome
 		code    string
 		after   time.Duration
 	}{
-		"taken":       {nil, accepted, "201", 0},
-		"gone":        {apierrors.NewNotFound(pods, "a"), podGone, "404", 0},
-		"another UID": {apierrors.NewConflict(pods, "a", errors.New("uid")), transient, "409", 0},
-		"budget":      {budget, refused, "429", 0},
-		"fairness":    {apierrors.NewTooManyRequests("too many requests", 3), transient, "429", 3 * time.Second},
+		"taken":       {nil, plan.Accepted, "201", 0},
+		"gone":        {apierrors.NewNotFound(pods, "a"), plan.PodGone, "404", 0},
+		"another UID": {apierrors.NewConflict(pods, "a", errors.New("uid")), plan.Transient, "409", 0},
+		"budget":      {budget, plan.Refused, "429", 0},
+		"fairness":    {apierrors.NewTooManyRequests("too many requests", 3), plan.Transient, "429", 3 * time.Second},
 		"two budgets": {&apierrors.StatusError{ErrStatus: metav1.Status{
 			Status: metav1.StatusFailure, Code: 500, Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
-		}}, refused, "500", 0},
-		"timed out":      {apierrors.NewTimeoutError("conflicts", 10), transient, "other", 0},
-		"terminating":    {terminating, refused, "403", 0},
-		"not allowed":    {apierrors.NewForbidden(pods, "a", errors.New("rbac")), refused, "403", 0},
-		"no credentials": {apierrors.NewUnauthorized("token"), transient, "other", 0},
-		"webhook":        {denied(0), refused, "other", 0},
-		"KubeVirt":       {denied(http.StatusTooManyRequests), refused, "429", 0},
-		"policy":         {denied(http.StatusUnprocessableEntity), refused, "other", 0},
-		"busy":           {apierrors.NewGenericServerResponse(http.StatusTooManyRequests, "POST", pods, "a", "", 1, true), transient, "429", time.Second},
-		"proxy's 404":    {apierrors.NewGenericServerResponse(http.StatusNotFound, "POST", pods, "a", "404 page not found", 0, true), transient, "404", 0},
-		"no reply":       {errors.New("connection refused"), transient, "error", 0},
-		"teapot":         {apierrors.NewGenericServerResponse(http.StatusTeapot, "POST", pods, "a", "", 0, true), transient, "other", 0},
-		"wrapped reply":  {errors.Join(errors.New("evict"), apierrors.NewNotFound(pods, "a")), podGone, "404", 0},
+		}}, plan.Refused, "500", 0},
+		"timed out":      {apierrors.NewTimeoutError("conflicts", 10), plan.Transient, "other", 0},
+		"terminating":    {terminating, plan.Refused, "403", 0},
+		"not allowed":    {apierrors.NewForbidden(pods, "a", errors.New("rbac")), plan.Refused, "403", 0},
+		"no credentials": {apierrors.NewUnauthorized("token"), plan.Transient, "other", 0},
+		"webhook":        {denied(0), plan.Refused, "other", 0},
+		"KubeVirt":       {denied(http.StatusTooManyRequests), plan.Refused, "429", 0},
+		"policy":         {denied(http.StatusUnprocessableEntity), plan.Refused, "other", 0},
+		"busy":           {apierrors.NewGenericServerResponse(http.StatusTooManyRequests, "POST", pods, "a", "", 1, true), plan.Transient, "429", time.Second},
+		"proxy's 404":    {apierrors.NewGenericServerResponse(http.StatusNotFound, "POST", pods, "a", "404 page not found", 0, true), plan.Transient, "404", 0},
+		"no reply":       {errors.New("connection refused"), plan.Transient, "error", 0},
+		"teapot":         {apierrors.NewGenericServerResponse(http.StatusTeapot, "POST", pods, "a", "", 0, true), plan.Transient, "other", 0},
+		"wrapped reply":  {errors.Join(errors.New("evict"), apierrors.NewNotFound(pods, "a")), plan.PodGone, "404", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := classify(tt.err)
-			if a.outcome != tt.outcome || a.code() != tt.code || a.retryAfter != tt.after {
-				t.Errorf("outcome %v, code %s, after %s; want %v, %s, %s", a.outcome, a.code(), a.retryAfter, tt.outcome, tt.code, tt.after)
+			if a.Outcome != tt.outcome || codeOf(a) != tt.code || a.RetryAfter != tt.after {
+				t.Errorf("outcome %v, code %s, after %s; want %v, %s, %s", a.Outcome, codeOf(a), a.RetryAfter, tt.outcome, tt.code, tt.after)
 			}
 		})
 	}
-	if got, want := classify(budget).reason, "Cannot evict pod as it would violate the pod's disruption budget. The disruption budget web needs 10 healthy pods and has 10 currently"; got != want {
+	if got, want := classify(budget).Reason, "Cannot evict pod as it would violate the pod's disruption budget. The disruption budget web needs 10 healthy pods and has 10 currently"; got != want {
 		t.Errorf("reason %q, want %q", got, want)
-	}
-}
-
-func TestRetryIn(t *testing.T) {
-	for attempt := 1; attempt < 50; attempt++ {
-		if d := retryIn(attempt); d < 250*time.Millisecond || d > 5*time.Second {
-			t.Fatalf("attempt %d waits %s", attempt, d)
-		}
 	}
 }
 
@@ -137,9 +129,6 @@ func TestDeniedEviction(t *testing.T) {
 		}
 	}, func(s *scene) {
 		s.pass(20 * time.Second)
-		if s.d.pace.limit != 4 {
-			s.Errorf("%d requests at once, want 4: the API server is not busy", s.d.pace.limit)
-		}
 		if want := `admission webhook "vm" denied the request: moved first`; s.now().Refusal != want || s.d.blockedPods() != 1 {
 			s.Errorf("refusal %q, want %q", s.now().Refusal, want)
 		}
@@ -152,15 +141,15 @@ func TestBlockedIsToldOnce(t *testing.T) {
 	stage(t, holding, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 		pods("a")(f)
 		f.answer = func(string, string, map[string]any) (int, any) {
-			if tries.Add(1) == tellAfter {
+			if tries.Add(1) == 4 {
 				return 503, &metav1.Status{Status: metav1.StatusFailure, Code: 503, Reason: metav1.StatusReasonServiceUnavailable}
 			}
 			return http.StatusTooManyRequests, refusal(0)
 		}
 	}, func(s *scene) {
 		s.pass(30 * time.Second)
-		if len(s.events.list) != 1 {
-			s.Errorf("events %q, want one", s.events.list)
+		if len(s.events.all()) != 1 {
+			s.Errorf("events %q, want one", s.events.all())
 		}
 	})
 }

@@ -22,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+
+	"spot-handler/drain/narrow"
 )
 
 // fakeAPI is as much of an API server as timing rests on: lists and watches of the objects
@@ -38,6 +40,7 @@ type fakeAPI struct {
 	hold   func(r *http.Request) error                               // what a request waits for, or fails of; nil: nothing
 	after  func(r *http.Request)                                     // what its answer waits for
 	silent bool                                                      // watches show nothing
+	narrow bool                                                      // clients read no more than they need
 }
 
 type object = map[string]any
@@ -311,7 +314,11 @@ func refusal(retryAfter int32) *metav1.Status {
 }
 
 func (f *fakeAPI) config() *rest.Config {
-	return &rest.Config{Host: "http://api", Transport: f, QPS: -1}
+	c := &rest.Config{Host: "http://api", Transport: f, QPS: -1}
+	if f.narrow {
+		c.Transport = narrow.Transport(f)
+	}
+	return c
 }
 
 func (f *fakeAPI) client(t *testing.T, gv schema.GroupVersion) rest.Interface {

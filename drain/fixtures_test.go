@@ -6,16 +6,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain/plan"
 )
 
 var (
-	now    = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	taint  = corev1.Taint{Key: "spot-handler/interrupted", Value: "spot-interruption", Effect: corev1.TaintEffectNoSchedule}
-	policy = plan.Policy{Strategy: plan.StrategyHold, Margin: 10 * time.Second}
+	now   = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	taint = corev1.Taint{Key: "spot-handler/interrupted", Value: "spot-interruption", Effect: corev1.TaintEffectNoSchedule}
 )
 
 func pod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
@@ -141,19 +139,3 @@ func apartBy(key, app string) func(*corev1.Pod) {
 func onNode(name string) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Spec.NodeName = name } }
 
 var inGang = labelled(plan.GangLabel, "g")
-
-var web = types.NamespacedName{Namespace: "shop", Name: "web"}
-
-func surging(w plan.DeploymentState, pods ...*corev1.Pod) plan.Situation {
-	if w.Selector == nil {
-		w.Selector = labels.SelectorFromSet(labels.Set{"app": "web"})
-	}
-	return plan.Situation{
-		NodeState:   plan.NodeState{Taint: taint, Deadline: now.Add(2 * time.Minute), Capacity: plan.PendingCapacity},
-		Policy:      plan.Policy{Strategy: plan.StrategySurge, Margin: 10 * time.Second},
-		Pods:        pods,
-		Deployments: map[types.NamespacedName]plan.DeploymentState{web: w},
-		Shared:      map[types.NamespacedName]bool{},
-		Constraints: map[string]plan.NamespaceConstraints{"shop": {}},
-	}
-}

@@ -45,7 +45,7 @@ func TestRefusedOverTheLatestStart(t *testing.T) {
 		start := time.Now()
 		f.hold = func(r *http.Request) error {
 			over := time.Until(start.Add(latest + moment))
-			if strings.HasSuffix(r.URL.Path, "/eviction") && over < evictTimeout && over > 0 {
+			if strings.HasSuffix(r.URL.Path, "/eviction") && over < plan.EvictTimeout && over > 0 {
 				time.Sleep(over)
 			}
 			return nil
@@ -93,7 +93,7 @@ func TestBlockedAtTheLatestStart(t *testing.T) {
 		if r := s.d.Finish("node-a", s.in); r.Left != 1 || r.Refusal != "no needs 10" {
 			s.Errorf("result %+v, want 1 left", r)
 		}
-		if last := s.events.list[len(s.events.list)-1]; last != "left a: no needs 10" {
+		if last := s.events.all()[len(s.events.all())-1]; last != "left a: no needs 10" {
 			s.Errorf("last event %q", last)
 		}
 	})
@@ -151,7 +151,7 @@ func TestForceWithoutTheCondition(t *testing.T) {
 				if n := s.api.count("DELETE", "/pods/a"); n != 1 {
 					s.Errorf("deleted %d times, want once", n)
 				}
-				if last := s.events.list[len(s.events.list)-1]; !strings.HasPrefix(last, "forced a: ") {
+				if last := s.events.all()[len(s.events.all())-1]; !strings.HasPrefix(last, "forced a: ") {
 					s.Errorf("last Event %q, want that it was deleted", last)
 				}
 			})

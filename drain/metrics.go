@@ -2,17 +2,13 @@ package drain
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
-	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-
-	"spot-handler/drain/plan"
-	"spot-handler/handler/interruption"
 )
 
 // The values of evictions_total's label code.
@@ -88,26 +84,9 @@ func mostBlocking(counts map[string]int) map[string]int {
 }
 
 // blockedBy counts the pods that are refused at this moment, by their budget.
-func (d *Drainer) blockedBy() map[string]int {
-	var ofBudgets []*corev1.Pod
-	counts := map[string]int{}
-	d.mu.Lock()
-	for _, s := range d.sessions {
-		s.note(func() {
-			for _, t := range s.tracked {
-				switch {
-				case t.refusal == "" || !t.stays():
-				case t.ofBudget:
-					ofBudgets = append(ofBudgets, t.pod)
-				default:
-					counts[noBudget]++
-				}
-			}
-		})
-	}
-	d.mu.Unlock()
-	for _, pod := range ofBudgets {
-		counts[budgetOf(d.budgets.of(pod))]++
+func (d *Drainer) blockedBy() (counts map[string]int) {
+	if d.inbox.running.Load() {
+		d.inbox.ask(context.Background(), func(time.Time) { counts = d.fleet.RefusedPods() })
 	}
 	return counts
 }
@@ -120,40 +99,10 @@ func (d *Drainer) blockedPods() (n float64) {
 	return n
 }
 
-// budgetOf names the only one of the budgets that cover a pod.
-func budgetOf(budgets []*policyv1.PodDisruptionBudget) string {
-	if len(budgets) != 1 {
-		return noBudget
-	}
-	return budgets[0].Namespace + "/" + budgets[0].Name
-}
-
-// overlong counts the pods that have to leave and whose grace period and margin are longer
-// than the whole time available: no drain can end them cleanly.
-func (d *Drainer) overlong() float64 {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	n := 0
-	for _, s := range d.sessions {
-		n += s.overlong(d.opts.Policy.Margin)
-	}
-	return float64(n)
-}
-
-// overlong counts them in the session. The window is never taken as shorter than SpotNotice:
-// a process that started late, or heard late, is not the pod's fault.
-func (s *session) overlong(margin time.Duration) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.in.Deadline.IsZero() || s.known.IsZero() {
-		return 0
-	}
-	window := max(interruption.SpotNotice, s.in.Deadline.Sub(s.known))
-	sit, n := plan.Situation{NodeState: s.in}, 0
-	for _, pod := range s.watch.All() {
-		if sit.NotOurs(pod) == "" && plan.Grace(pod)+margin > window {
-			n++
-		}
+// overlong counts the pods that no drain can end cleanly.
+func (d *Drainer) overlong() (n float64) {
+	if d.inbox.running.Load() {
+		d.inbox.ask(context.Background(), func(time.Time) { n = float64(d.fleet.OverlongPods()) })
 	}
 	return n
 }

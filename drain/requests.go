@@ -11,69 +11,48 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"spot-handler/drain/plan"
 )
 
-const (
-	// evictTimeout bounds a request. The API server answers in milliseconds. An admission webhook can
-	// take up to 30 s, a quarter of all the time there is: it is better to ask again.
-	evictTimeout = 10 * time.Second
-
-	// longEvictTimeout is for an eviction that was not answered within evictTimeout: the API server
-	// waits for a webhook for 30 s at most, and then says why it refuses the eviction.
-	// https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#timeouts
-	longEvictTimeout = 31 * time.Second
-)
-
-// answersWithin is how long to wait for the answer to a request. An eviction that was not answered
-// before gets more time, but not past its eviction deadline if the pod can be deleted then.
-func answersWithin(now time.Time, d plan.Decision, unansweredBefore bool) time.Duration {
-	switch {
-	case d.Action != plan.Evict || !unansweredBefore:
-		return evictTimeout
-	case !d.Latest.IsZero() && (now.Before(d.Latest) || d.DeletedIfRefused):
-		return min(longEvictTimeout, max(evictTimeout, d.Latest.Sub(now)))
-	}
-	return longEvictTimeout
-}
-
 // ReasonForced is the reason of the DisruptionTarget condition of a pod that is deleted past its
 // budget.
 const ReasonForced = "DeletionBySpotHandler"
 
-// request makes the request that the decision asks for, and says what it has done: a pod that was to
-// be given back can have been ended instead. A request is not cut short within evictTimeout when ctx
+// request makes the request, and says what it has done: a pod that was to
+// be given back can have been ended instead. A request is not cut short within EvictTimeout when ctx
 // ends: the API server could have charged the budget without having deleted the pod.
-func (d *Drainer) request(ctx context.Context, decision plan.Decision, within time.Duration) (did plan.Action, err error) {
+func (d *Drainer) request(ctx context.Context, r plan.Request) (did plan.Action, err error) {
 	began, ended := time.Now(), ctx
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.Within)
 	defer cancel()
-	if within > evictTimeout {
-		defer context.AfterFunc(ended, func() { time.AfterFunc(time.Until(began.Add(evictTimeout)), cancel) })()
+	if r.Within > plan.EvictTimeout {
+		defer context.AfterFunc(ended, func() { time.AfterFunc(time.Until(began.Add(plan.EvictTimeout)), cancel) })()
 	}
-	switch decision.Action {
+	switch r.Action {
 	case plan.SurgeNow:
-		return plan.SurgeNow, PatchSurge(ctx, d.opts.Pods, decision.Pod, time.Now())
+		return plan.SurgeNow, PatchSurge(ctx, d.opts.Pods, r.Pod, time.Now())
 	case plan.Return:
-		return d.putBack(ctx, decision)
+		return d.putBack(ctx, r.Decision)
 	case plan.Force: // its disruption budget still refuses it
-		return plan.Force, d.deletePod(ctx, decision, ReasonForced, "spot-handler: its node is about to end, and its disruption budget refuses the eviction")
+		const message = "spot-handler: its node is about to end, and its disruption budget refuses the eviction"
+		return plan.Force, d.deletePod(ctx, r.Decision, ReasonForced, message)
 	case plan.End: // its ReplicaSet would have ended it by now
-		return plan.End, d.remove(ctx, decision)
+		return plan.End, d.remove(ctx, r.Decision)
 	}
-	return plan.Evict, d.evict(ctx, decision)
+	return plan.Evict, d.evict(ctx, r)
 }
 
 // evict asks for the pod's eviction, or carries out one that was granted.
-func (d *Drainer) evict(ctx context.Context, decision plan.Decision) error {
-	err := PostEviction(ctx, d.opts.Pods, decision)
-	answer := classify(err)
-	d.evictions.WithLabelValues(answer.code()).Inc()
-	if pod := decision.Pod; answer.outcome == refused && plan.Granted(pod, d.budgets.of(pod), time.Now()) {
-		return d.carryOutGranted(ctx, decision, err)
+func (d *Drainer) evict(ctx context.Context, r plan.Request) error {
+	err := PostEviction(ctx, d.opts.Pods, r.Decision)
+	reply := classify(err)
+	d.evictions.WithLabelValues(codeOf(reply)).Inc()
+	if reply.Outcome == plan.Refused && r.Granted {
+		return d.carryOutGranted(ctx, r.Decision, err)
 	}
 	return err
 }
@@ -121,6 +100,11 @@ func (d *Drainer) putBack(ctx context.Context, decision plan.Decision) (did plan
 	return plan.End, nil
 }
 
+var (
+	deployments = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
+	replicaSets = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"}
+)
+
 // replicaSetStays reports whether the pods of the ReplicaSet that takes a pod back stay, even if they
 // lose their owner. One that exists might be about to end: the garbage collector ends it a moment
 // after its Deployment, unless that was deleted with --cascade=orphan.
@@ -130,7 +114,7 @@ func (d *Drainer) replicaSetStays(ctx context.Context, pod *corev1.Pod) (bool, e
 	if name == "" {
 		return true, nil // somebody has removed the note: any ReplicaSet that selects the pod takes it
 	}
-	set, err := d.opts.Dynamic.Resource(replicaSetResource).Namespace(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+	set, err := d.opts.Dynamic.Resource(replicaSets).Namespace(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, nil
@@ -143,7 +127,7 @@ func (d *Drainer) replicaSetStays(ctx context.Context, pod *corev1.Pod) (bool, e
 	if owner == nil || owner.Kind != "Deployment" {
 		return true, nil
 	}
-	deployment, err := d.opts.Dynamic.Resource(deploymentResource).Namespace(pod.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
+	deployment, err := d.opts.Dynamic.Resource(deployments).Namespace(pod.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, nil
@@ -188,8 +172,8 @@ func (d *Drainer) carryOutGranted(ctx context.Context, decision plan.Decision, r
 	pod := decision.Pod
 	log := d.opts.Logger.With().Str("node", pod.Spec.NodeName).Str("pod", pod.Namespace+"/"+pod.Name).Logger()
 	err := d.deletePod(ctx, decision, "EvictionByEvictionAPI", "Eviction API: evicting")
-	if answer := classify(err); !answer.settled() {
-		log.Warn().Str("reason", answer.reason).Msg("carry out granted eviction")
+	if reply := classify(err); !reply.Settled() {
+		log.Warn().Str("reason", reply.Reason).Msg("carry out granted eviction")
 		return refusal
 	}
 	log.Info().Msg("carried out an eviction that was granted and cut short")

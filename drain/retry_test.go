@@ -86,7 +86,7 @@ func TestRetryAfterInAnEmergency(t *testing.T) {
 			t.Errorf("attempts at %s, want one within 2 s of the fifth", tried.at)
 		}
 		for i := range len(tried.at) - 1 {
-			if wait := tried.at[i+1] - tried.at[i]; wait < time.Second || wait > lateRetry {
+			if wait := tried.at[i+1] - tried.at[i]; wait < time.Second || wait > 2*time.Second {
 				t.Errorf("attempts at %s, want 1 to 2 s between them", tried.at)
 			}
 		}
@@ -107,28 +107,4 @@ func TestRetryAfterWhenTheDeadlineComesNearer(t *testing.T) {
 			t.Errorf("attempts at %s, want %s", tried.at, want)
 		}
 	})
-}
-
-func TestRetryAfterTable(t *testing.T) {
-	const backoff = 3300 * time.Millisecond
-	blocked, full := answer{outcome: refused, retryAfter: 10 * time.Second}, answer{outcome: transient, retryAfter: 32 * time.Second}
-	for name, tt := range map[string]struct {
-		asked, latest time.Time
-		answer        answer
-		want          time.Duration
-	}{
-		"no deadline":                 {now, time.Time{}, full, 32 * time.Second},
-		"deadline is far":             {now, now.Add(time.Hour), full, 32 * time.Second},
-		"no Retry-After":              {now, now.Add(time.Hour), answer{outcome: transient}, backoff},
-		"deadline is near":            {now, now.Add(time.Second), full, time.Second},
-		"deadline came meanwhile":     {now.Add(-2), now.Add(-1), full, 0},
-		"past it, busy":               {now, now, full, 1300 * time.Millisecond},
-		"past it, failed":             {now, now, answer{outcome: transient}, 1300 * time.Millisecond},
-		"past it, refused for a time": {now, now, blocked, backoff},
-		"past it, refused":            {now, now, answer{outcome: refused}, backoff},
-	} {
-		if got := retryAfter(now, tt.asked, tt.latest, tt.answer, backoff); got != tt.want {
-			t.Errorf("%s: waits %s, want %s", name, got, tt.want)
-		}
-	}
 }

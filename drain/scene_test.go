@@ -1,6 +1,8 @@
 package drain
 
 import (
+	"context"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -29,6 +31,13 @@ func (e *told) say(what string, pod *corev1.Pod, reason string) {
 	e.list = append(e.list, what+" "+pod.Name+": "+reason)
 }
 
+// all are the Events so far.
+func (e *told) all() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.list)
+}
+
 func (e *told) EvictionBlocked(_ string, pod *corev1.Pod, reason string) {
 	e.say("blocked", pod, reason)
 }
@@ -50,18 +59,27 @@ type scene struct {
 	start  time.Time
 	in     plan.NodeState
 	wake   chan struct{}
+	atOnce int // requests
+	end    func()
 
 	mu     sync.Mutex
-	status Status
+	status plan.Status
 }
 
 // stage plays f with node-a interrupted, as soon as the pods that prepare puts there are
 // known.
 func stage(t *testing.T, policy plan.Policy, in time.Duration, capacity plan.Capacity, prepare func(*fakeAPI), f func(*scene)) {
+	stageAtOnce(t, 4, policy, in, capacity, prepare, f)
+}
+
+// stageAtOnce is stage with that many requests at once.
+func stageAtOnce(
+	t *testing.T, atOnce int, policy plan.Policy, in time.Duration, capacity plan.Capacity, prepare func(*fakeAPI), f func(*scene),
+) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newFakeAPI()
 		prepare(api)
-		s := &scene{T: t, api: api, events: &told{}, start: time.Now(), wake: make(chan struct{}, 1)}
+		s := &scene{T: t, api: api, events: &told{}, start: time.Now(), wake: make(chan struct{}, 1), atOnce: atOnce}
 		s.in = plan.NodeState{Taint: taint, Deadline: s.start.Add(in), Capacity: capacity}
 		if in == 0 {
 			s.in.Deadline = time.Time{}
@@ -74,7 +92,13 @@ func stage(t *testing.T, policy plan.Policy, in time.Duration, capacity plan.Cap
 		}
 		s.d = s.drainer(policy, notify)
 		done := make(chan struct{})
-		go func() { defer close(done); _ = s.d.Run(t.Context()) }()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() { defer close(done); _ = s.d.Run(ctx) }()
+		s.end = func() {
+			cancel()
+			synctest.Wait()
+		}
 		go func() {
 			for {
 				s.plan()
@@ -102,7 +126,7 @@ func (s *scene) drainer(policy plan.Policy, notify func(string)) *Drainer {
 		Pods: s.api.client(s.T, corev1.SchemeGroupVersion), Budgets: s.api.client(s.T, policyv1.SchemeGroupVersion), Dynamic: s.api.dynamic(s.T),
 		Policy: policy, Notify: notify, Events: s.events, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
 	})
-	d.pace = newPace(4, d.queue.push)
+	d.fleet = plan.NewFleet(policy, s.atOnce, 1)
 	return d
 }
 
@@ -110,14 +134,14 @@ func (s *scene) plan() {
 	s.mu.Lock()
 	in := s.in
 	s.mu.Unlock()
-	if status, ok := s.d.Drain(s.Context(), "node-a", in, plan.View{}); ok {
+	if status, ok := s.d.Drain(s.Context(), "node-a", in); ok {
 		s.mu.Lock()
 		s.status = status
 		s.mu.Unlock()
 	}
 }
 
-func (s *scene) now() Status {
+func (s *scene) now() plan.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.status

@@ -50,8 +50,8 @@ func TestEvictionWithoutAnAnswerIsBlocked(t *testing.T) {
 		if got := s.now().Refusal; got != want {
 			s.Errorf("refusal %q after the first attempt, want %q", got, want)
 		}
-		if len(s.events.list) != 1 || s.events.list[0] != "blocked a: "+want {
-			s.Errorf("Events %q after the first attempt, want that it is blocked", s.events.list)
+		if len(s.events.all()) != 1 || s.events.all()[0] != "blocked a: "+want {
+			s.Errorf("Events %q after the first attempt, want that it is blocked", s.events.all())
 		}
 		s.until(79 * time.Second)
 		if n := s.api.count("DELETE", "/pods/a"); n != 0 {
@@ -69,7 +69,7 @@ func TestEvictionWithoutAnAnswerIsBlocked(t *testing.T) {
 			s.Error("deleted, which nobody has asked for")
 		}
 		s.d.Finish("node-a", s.in)
-		if last := s.events.list[len(s.events.list)-1]; !strings.HasPrefix(last, "left a: ") || !strings.Contains(last, "webhook") {
+		if last := s.events.all()[len(s.events.all())-1]; !strings.HasPrefix(last, "left a: ") || !strings.Contains(last, "webhook") {
 			s.Errorf("last Event %q, want that it was left because of the webhook", last)
 		}
 		s.pass(time.Minute)
@@ -145,8 +145,8 @@ func TestLeftAfterFailures(t *testing.T) {
 	}, func(s *scene) {
 		s.until(55 * time.Second)
 		s.d.Finish("node-a", s.in)
-		if want := "left a: etcd is unreachable"; len(s.events.list) != 1 || s.events.list[0] != want {
-			s.Errorf("Events %q, want %q", s.events.list, want)
+		if want := "left a: etcd is unreachable"; len(s.events.all()) != 1 || s.events.all()[0] != want {
+			s.Errorf("Events %q, want %q", s.events.all(), want)
 		}
 	})
 }

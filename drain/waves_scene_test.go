@@ -16,7 +16,12 @@ import (
 func underBudget(f *fakeAPI, app string, expected, desired, current int32, replace func(name string, ready func())) *[]string {
 	var got []string
 	start, now := time.Now(), current
-	show := func() { f.budget(shopBudget(app, expected, desired, now)) }
+	show := func() {
+		f.mu.Lock()
+		healthy := now
+		f.mu.Unlock()
+		f.budget(shopBudget(app, expected, desired, healthy))
+	}
 	show()
 	f.answer = func(_, path string, body map[string]any) (int, any) {
 		if !strings.HasSuffix(path, "/eviction") {

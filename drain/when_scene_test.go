@@ -52,7 +52,7 @@ func TestWhenOfTheNamespace(t *testing.T) {
 		s.change(func(in *plan.NodeState) { in.Capacity = plan.ReadyCapacity })
 		s.pass(time.Second)
 		var ofPod, ofNamespace int
-		for _, line := range s.events.list {
+		for _, line := range s.events.all() {
 			switch {
 			case line == `meaningless d: spot-handler/when="later", want one of ["now" "hold" "last"]`:
 				ofPod++
@@ -63,7 +63,7 @@ func TestWhenOfTheNamespace(t *testing.T) {
 			}
 		}
 		if ofPod != 1 || ofNamespace != 1 {
-			t.Errorf("told %q, want each once", s.events.list)
+			t.Errorf("told %q, want each once", s.events.all())
 		}
 	})
 }

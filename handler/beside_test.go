@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
 	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
@@ -167,13 +166,13 @@ func (p *plansOf) drainer() *fakeDrainer {
 	view := plan.View{Moving: []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "p"}}}}
 	return &fakeDrainer{
 		LookFunc: func(string, plan.NodeState) (plan.View, bool) { return view, true },
-		DrainFunc: func(node string, _ plan.NodeState) (drain.Status, bool) {
+		DrainFunc: func(node string, _ plan.NodeState) (plan.Status, bool) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			if p.last[node] = time.Now(); p.first[node].IsZero() {
 				p.first[node] = time.Now()
 			}
-			return drain.Status{View: view, Total: 1}, true
+			return plan.Status{View: view, Total: 1}, true
 		},
 		FinishFunc: func(string) interruption.Pods { return interruption.Pods{} },
 	}

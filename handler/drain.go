@@ -7,7 +7,6 @@ import (
 
 	"k8s.io/utils/ptr"
 
-	"spot-handler/drain"
 	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
@@ -51,7 +50,7 @@ func (r *reconciliation) drain(ctx context.Context) (done bool, err error) {
 	if requestErr != nil { // it is made again, and so is worth waiting for as long as pods can wait
 		in.Capacity = plan.PendingCapacity
 	}
-	status, ok := r.opts.Drainer.Drain(ctx, r.node.Name, in, view)
+	status, ok := r.opts.Drainer.Drain(ctx, r.node.Name, in)
 	r.known.noteProgress(status)
 	switch {
 	case !ok:
@@ -103,7 +102,7 @@ func (r *reconciliation) replace(ctx context.Context, next *interruption.Record,
 
 // progressOf adds to the record how far its drain has come, and reports whether that is worth a write: the
 // next process has to know which pools were tried, as none is tried twice, and how many pods there were.
-func progressOf(was interruption.Record, next *interruption.Record, in plan.NodeState, status drain.Status) (worth bool) {
+func progressOf(was interruption.Record, next *interruption.Record, in plan.NodeState, status plan.Status) (worth bool) {
 	recorded := was.Replacement
 	if now := next.Replacement; recorded != nil && now != nil && recorded.Tried != now.Tried {
 		worth = true
@@ -182,7 +181,7 @@ func (r *reconciliation) notifyPods(ctx context.Context, deadline time.Time, pla
 }
 
 // noteProgress notes that pods have left, or are leaving: those have their grace periods.
-func (k *known) noteProgress(status drain.Status) {
+func (k *known) noteProgress(status plan.Status) {
 	left, leaving := status.Total-len(status.Moving), 0
 	for _, pod := range status.Moving {
 		if pod.DeletionTimestamp != nil {

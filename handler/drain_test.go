@@ -50,9 +50,9 @@ func (s *script) options(o *setup) {
 	}
 	o.Drainer = &fakeDrainer{
 		LookFunc: func(string, plan.NodeState) (plan.View, bool) { return view(), true },
-		DrainFunc: func(_ string, in plan.NodeState) (drain.Status, bool) {
+		DrainFunc: func(_ string, in plan.NodeState) (plan.Status, bool) {
 			s.in = in
-			return drain.Status{View: view(), Total: 3, Begun: s.begun, Done: s.left+s.staying == 0}, true
+			return plan.Status{View: view(), Total: 3, Begun: s.begun, Done: s.left+s.staying == 0}, true
 		},
 		FinishFunc: func(string) interruption.Pods {
 			s.finished++

@@ -8,7 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
-	"spot-handler/drain"
 	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
@@ -59,7 +58,7 @@ func TestLongTextsOfOthers(t *testing.T) {
 		}
 		d := h.opts.Drainer.(*fakeDrainer)
 		drainFunc, finish := d.DrainFunc, d.FinishFunc
-		d.DrainFunc = func(node string, in plan.NodeState) (drain.Status, bool) {
+		d.DrainFunc = func(node string, in plan.NodeState) (plan.Status, bool) {
 			status, ok := drainFunc(node, in)
 			status.Refusal = long
 			return status, ok

@@ -184,7 +184,7 @@ func (f *fakeNodes) condition(name string) (*corev1.Node, error) {
 // fakeDrainer is a Drainer of func fields.
 type fakeDrainer struct {
 	LookFunc   func(node string, in plan.NodeState) (plan.View, bool)
-	DrainFunc  func(node string, in plan.NodeState) (drain.Status, bool)
+	DrainFunc  func(node string, in plan.NodeState) (plan.Status, bool)
 	FinishFunc func(node string) interruption.Pods
 
 	CancelFunc func(node string) (drain.Result, bool, error)
@@ -207,7 +207,7 @@ func (f *fakeDrainer) Look(_ context.Context, node string, in plan.NodeState) (p
 	return f.LookFunc(node, in)
 }
 
-func (f *fakeDrainer) Drain(_ context.Context, node string, in plan.NodeState, _ plan.View) (drain.Status, bool) {
+func (f *fakeDrainer) Drain(_ context.Context, node string, in plan.NodeState) (plan.Status, bool) {
 	return f.DrainFunc(node, in)
 }
 

@@ -59,7 +59,7 @@ type Nodes interface {
 type Drainer interface {
 	Run(ctx context.Context) error
 	Look(ctx context.Context, node string, in plan.NodeState) (plan.View, bool)
-	Drain(ctx context.Context, node string, in plan.NodeState, view plan.View) (drain.Status, bool)
+	Drain(ctx context.Context, node string, in plan.NodeState) (plan.Status, bool)
 	Finish(node string, in plan.NodeState) interruption.Pods
 	Cancel(ctx context.Context, node string) (drain.Result, bool, error)
 	Sweep(ctx context.Context, node string, drained func(node string) bool) error

@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"spot-handler/drain"
 	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
@@ -34,9 +33,9 @@ func TestNoticeWithoutTimeThatComesLate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 				start, drains := time.Now(), 0
-				h.opts.Drainer.(*fakeDrainer).DrainFunc = func(string, plan.NodeState) (drain.Status, bool) {
+				h.opts.Drainer.(*fakeDrainer).DrainFunc = func(string, plan.NodeState) (plan.Status, bool) {
 					drains++
-					return drain.Status{Total: 3}, true
+					return plan.Status{Total: 3}, true
 				}
 				n := notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.Action, n.Deadline = interruption.ActionHibernate, n.Received })
 				time.Sleep(tt.recorded)

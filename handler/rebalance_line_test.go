@@ -48,8 +48,8 @@ func newFleet(t *testing.T, size int, change func(*setup)) *fleet {
 		moving := []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "p"}}}
 		o.Drainer = &fakeDrainer{
 			LookFunc: func(string, plan.NodeState) (plan.View, bool) { return plan.View{Moving: moving}, true },
-			DrainFunc: func(node string, _ plan.NodeState) (drain.Status, bool) {
-				return drain.Status{Total: 1, Begun: true, Done: f.done[node]}, true
+			DrainFunc: func(node string, _ plan.NodeState) (plan.Status, bool) {
+				return plan.Status{Total: 1, Begun: true, Done: f.done[node]}, true
 			},
 			FinishFunc: func(string) interruption.Pods { return interruption.Pods{Total: 1, Graceful: 1} },
 			CancelFunc: func(string) (drain.Result, bool, error) { return drain.Result{}, true, nil },
@@ -279,9 +279,9 @@ func TestTurnIsNotKeptForALongGrace(t *testing.T) {
 		f := newFleet(t, 2, nil)
 		defer f.watcher.Stop()
 		leaves := time.Now().Add(12 * time.Hour)
-		f.h.opts.Drainer.(*fakeDrainer).DrainFunc = func(string, plan.NodeState) (drain.Status, bool) {
+		f.h.opts.Drainer.(*fakeDrainer).DrainFunc = func(string, plan.NodeState) (plan.Status, bool) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "game", DeletionTimestamp: &metav1.Time{Time: leaves}}}
-			return drain.Status{View: plan.View{Moving: []*corev1.Pod{pod}}, Total: 1, Begun: true}, true
+			return plan.Status{View: plan.View{Moving: []*corev1.Pod{pod}}, Total: 1, Begun: true}, true
 		}
 		f.recommend(t, 0)
 		f.run(t)

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -10,9 +12,53 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// covers reports whether the budget counts pods with the labels. Every pod is compared with every
-// budget of its namespace, so only the rare selector with expressions is compiled.
-func Covers(budget *policyv1.PodDisruptionBudget, pod labels.Set) bool {
+// budgetIndex finds the disruption budgets that cover a pod, without comparing it with each of its namespace,
+// which can have hundreds.
+type budgetIndex struct {
+	byLabel map[labelOf][]*policyv1.PodDisruptionBudget // one of those that the budget demands
+	others  map[string][]*policyv1.PodDisruptionBudget  // by namespace: they demand none
+}
+
+type labelOf struct{ namespace, key, value string }
+
+func indexBudgets(budgets []*policyv1.PodDisruptionBudget) budgetIndex {
+	x := budgetIndex{map[labelOf][]*policyv1.PodDisruptionBudget{}, map[string][]*policyv1.PodDisruptionBudget{}}
+	for _, b := range budgets {
+		if b.Spec.Selector == nil {
+			continue // it covers none
+		}
+		if len(b.Spec.Selector.MatchLabels) == 0 {
+			x.others[b.Namespace] = append(x.others[b.Namespace], b)
+			continue
+		}
+		key := slices.Min(slices.Collect(maps.Keys(b.Spec.Selector.MatchLabels)))
+		of := labelOf{b.Namespace, key, b.Spec.Selector.MatchLabels[key]}
+		x.byLabel[of] = append(x.byLabel[of], b)
+	}
+	return x
+}
+
+// covering are those that cover the pod, by name.
+func (x budgetIndex) covering(pod *corev1.Pod) (list []*policyv1.PodDisruptionBudget) {
+	for key, value := range pod.Labels {
+		for _, b := range x.byLabel[labelOf{pod.Namespace, key, value}] {
+			if covers(b, pod.Labels) {
+				list = append(list, b)
+			}
+		}
+	}
+	for _, b := range x.others[pod.Namespace] {
+		if covers(b, pod.Labels) {
+			list = append(list, b)
+		}
+	}
+	slices.SortFunc(list, func(a, b *policyv1.PodDisruptionBudget) int { return cmp.Compare(a.Name, b.Name) })
+	return list
+}
+
+// covers reports whether the budget counts pods with the labels. Pods are compared with many
+// budgets, so only the rare selector with expressions is compiled.
+func covers(budget *policyv1.PodDisruptionBudget, pod labels.Set) bool {
 	of := budget.Spec.Selector
 	if of == nil {
 		return false
@@ -32,7 +78,7 @@ func Covers(budget *policyv1.PodDisruptionBudget, pod labels.Set) bool {
 // LosesSurged reports whether a disruption budget covers a pod with these labels only before, or
 // only after it is surged.
 func LosesSurged(budget *policyv1.PodDisruptionBudget, pod labels.Set) bool {
-	return reads(budget.Spec.Selector, HashLabel, SurgedLabel) && Covers(budget, pod) != Covers(budget, labelsOnceSurged(pod))
+	return reads(budget.Spec.Selector, HashLabel, SurgedLabel) && covers(budget, pod) != covers(budget, labelsOnceSurged(pod))
 }
 
 // reads reports whether the selector depends on one of the labels.
@@ -58,7 +104,7 @@ func reads(of *metav1.LabelSelector, keys ...string) bool {
 const grantedFor = 2 * time.Second
 
 // granted reports whether one of the budgets that cover the pod has already been charged for it.
-func Granted(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget, now time.Time) bool {
+func granted(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget, now time.Time) bool {
 	for _, budget := range budgets {
 		// The budget knows names only: it might have been charged for a StatefulSet's earlier pod.
 		at, charged := budget.Status.DisruptedPods[pod.Name]
@@ -72,7 +118,7 @@ func Granted(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget, now time.
 // forbidden names a budget of the pod that never lets any go, or is empty.
 func (p *planner) forbidden(pod *corev1.Pod) string {
 	for _, budget := range p.Budgets {
-		if budget.Namespace == pod.Namespace && Covers(budget, pod.Labels) && budget.Status.ExpectedPods > 0 && WaveSize(budget) <= 0 {
+		if budget.Namespace == pod.Namespace && covers(budget, pod.Labels) && budget.Status.ExpectedPods > 0 && waveSize(budget) <= 0 {
 			return "its disruption budget " + budget.Name + " never lets any go"
 		}
 	}
@@ -81,6 +127,6 @@ func (p *planner) forbidden(pod *corev1.Pod) string {
 
 // waveSize is how many pods the budget lets go at a time; zero or less if it never lets any
 // go.
-func WaveSize(budget *policyv1.PodDisruptionBudget) int {
+func waveSize(budget *policyv1.PodDisruptionBudget) int {
 	return int(budget.Status.ExpectedPods - budget.Status.DesiredHealthy)
 }

@@ -36,7 +36,7 @@ func TestCovers(t *testing.T) {
 		"what the API server refuses": {in("app", "Like", "w%"), false, false},
 	} {
 		budget := &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{Selector: tt.selector}}
-		if got := Covers(budget, pod); got != tt.covers {
+		if got := covers(budget, pod); got != tt.covers {
 			t.Errorf("%s: covers %t, want %t", name, got, tt.covers)
 		}
 		if got := LosesSurged(budget, pod); got != tt.loses {
@@ -53,7 +53,7 @@ func TestGranted(t *testing.T) {
 		b := budget("db", 1)
 		b.Spec.Selector.MatchLabels["app"] = "db"
 		b.Status.DisruptedPods = map[string]metav1.Time{"db-0": metav1.NewTime(now.Add(charged))}
-		if got := Granted(db, []*policyv1.PodDisruptionBudget{b}, now.Add(10*time.Second)); got != want {
+		if got := granted(db, []*policyv1.PodDisruptionBudget{b}, now.Add(10*time.Second)); got != want {
 			t.Errorf("charged %s after the pod was made, 10 s ago: granted %v, want %v", charged, got, want)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 type budgets struct {
 	listed bool
 	list   []*policyv1.PodDisruptionBudget // by name
+	index  *budgetIndex                    // of the list; nil if that has changed
 }
 
 // BudgetsListed is that all disruption budgets of a namespace have been seen.
@@ -47,7 +48,7 @@ func (e BudgetSeen) apply(f *Fleet) {
 	default:
 		list = slices.Insert(list, at, e.After)
 	}
-	of.list = list
+	of.list, of.index = list, nil
 	if of.listed && known != (e.After != nil) { // pods might have another budget now
 		f.replanUsers(ofNamespace(Budgets, one.Namespace))
 	}
@@ -66,17 +67,15 @@ func (f *Fleet) budgetsIn(namespace string) *budgets {
 }
 
 // budgetsOf are those that cover the pod, as far as they are known.
-func (f *Fleet) budgetsOf(pod *corev1.Pod) (covering []*policyv1.PodDisruptionBudget) {
+func (f *Fleet) budgetsOf(pod *corev1.Pod) []*policyv1.PodDisruptionBudget {
 	of := f.budgets[pod.Namespace]
 	if of == nil {
 		return nil
 	}
-	for _, budget := range of.list {
-		if Covers(budget, pod.Labels) {
-			covering = append(covering, budget)
-		}
+	if of.index == nil {
+		of.index = new(indexBudgets(of.list))
 	}
-	return covering
+	return of.index.covering(pod)
 }
 
 // wakeRefused lets as many refused pods try again as the API server has said that the budget lets go, the most
@@ -88,11 +87,11 @@ func (f *Fleet) wakeRefused(budget *policyv1.PodDisruptionBudget) {
 	}
 	var waiting []*tracked
 	for t := range f.waiting[budget.Namespace] {
-		if Covers(budget, t.pod.Labels) {
+		if covers(budget, t.pod.Labels) {
 			waiting = append(waiting, t)
 		}
 	}
-	slices.SortFunc(waiting, func(a, b *tracked) int { return Precedes(a.due, a.pod, b.due, b.pod) })
+	slices.SortFunc(waiting, func(a, b *tracked) int { return precedes(a.due, a.pod, b.due, b.pod) })
 	for _, t := range waiting[:min(n, len(waiting))] {
 		f.wake(t)
 	}
@@ -239,7 +238,7 @@ func (f *Fleet) reserve(d Decision) bool {
 	if !d.Takes {
 		ahead = -1
 	}
-	ok := of.ledger.Reserve(f.now, of.object, of.list(), d.Pod, d.Action, ahead)
+	ok := of.ledger.reserve(f.now, of.object, of.list(), d.Pod, d.Action, ahead)
 	f.update(of)
 	return ok || !d.Takes
 }
@@ -247,7 +246,7 @@ func (f *Fleet) reserve(d Decision) bool {
 // release gives back what was reserved.
 func (f *Fleet) release(d Decision) {
 	if of := f.deployments[d.Deployment]; of != nil {
-		of.ledger.Release(d.Pod.UID, d.Action)
+		of.ledger.release(d.Pod.UID, d.Action)
 		f.recount(of)
 	}
 }

@@ -114,5 +114,3 @@ func TestGangIsNotSurged(t *testing.T) {
 		t.Errorf("%s, not surged as %q", d.Action, d.NoSurge)
 	}
 }
-
-func onNode(name string) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Spec.NodeName = name } }

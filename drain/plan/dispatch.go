@@ -99,7 +99,7 @@ func (f *Fleet) keyFor(t *tracked, d Decision) groupKey {
 
 // place has the pod wait in its group, or in none.
 func (f *Fleet) place(t *tracked) {
-	if !t.wantsRequest() {
+	if !f.wantsRequest(t) {
 		f.unplace(t)
 		return
 	}
@@ -279,9 +279,9 @@ func (f *Fleet) try(t *tracked) {
 		f.unplace(t)
 		return
 	}
-	d := Decide(f.now, n.sit, current)
-	t.pod, t.decision, t.due = current, d, d.Due()
-	if !t.wantsRequest() {
+	d := decide(f.now, n.sit, current)
+	t.pod, t.decision, t.due = current, d, d.due()
+	if !f.wantsRequest(t) {
 		f.unplace(t) // the next plan says what follows
 		return
 	}
@@ -309,7 +309,7 @@ func (f *Fleet) begin(t *tracked, d Decision) {
 		began:    f.now,
 	}
 	if d.Action == Evict {
-		r.Granted = Granted(t.pod, f.budgetsOf(t.pod), f.now)
+		r.Granted = granted(t.pod, f.budgetsOf(t.pod), f.now)
 	}
 	if g := t.group; g.key.wait == theirBudget {
 		g.slow = g.slow || g.underWay > 0
@@ -317,7 +317,7 @@ func (f *Fleet) begin(t *tracked, d Decision) {
 		g.last = f.now
 		r.lane = g
 	}
-	t.underWay = true
+	f.underWay[t.pod.UID] = true
 	t.node.underWay++
 	f.unplace(t)
 	f.todo.Requests = append(f.todo.Requests, r)
@@ -383,7 +383,7 @@ func (e Replied) apply(f *Fleet) {
 		g.slow = f.now.Sub(r.began) > laneSlow
 		f.tidy(g)
 	}
-	t.underWay = false
+	delete(f.underWay, t.pod.UID)
 	t.node.underWay--
 	if !e.Reply.Settled() {
 		f.release(r.Decision)
@@ -392,6 +392,10 @@ func (e Replied) apply(f *Fleet) {
 		if e.Reply.Settled() && e.Did != SurgeNow && e.Did != Return {
 			f.remember(t.pod.UID, evicted)
 		}
+		if again := f.trackedOn(r.Node, t.pod.UID); again != nil {
+			again.sent = max(again.sent, f.sent[t.pod.UID])
+			f.place(again)
+		}
 		return
 	}
 	f.settle(t, e)
@@ -399,6 +403,14 @@ func (e Replied) apply(f *Fleet) {
 	if t.node.canceled && t.node.underWay == 0 {
 		f.changed(t.node)
 	}
+}
+
+// trackedOn is a pod that has to leave a node, or nil.
+func (f *Fleet) trackedOn(node string, pod types.UID) *tracked {
+	if n := f.nodes[node]; n != nil {
+		return n.tracked[pod]
+	}
+	return nil
 }
 
 // settle takes in what has become of a request: the pod is on its way, or waits or is tried again.
@@ -474,10 +486,10 @@ func (f *Fleet) retry(t *tracked, e Replied) {
 
 // before reports whether the pod goes first where not both can.
 func (t *tracked) before(other *tracked) bool {
-	return Precedes(t.due, t.pod, other.due, other.pod) < 0
+	return precedes(t.due, t.pod, other.due, other.pod) < 0
 }
 
-// urgency has the most urgent first, see [Precedes].
+// urgency has the most urgent first, see [precedes].
 type urgency []*tracked
 
 func (u urgency) Len() int           { return len(u) }

@@ -42,9 +42,10 @@ type Fleet struct {
 	wavesAt    time.Time // when they can be worked out again
 	wavesFloor time.Time // when they can be at the earliest, whatever happens: otherwise nothing else would get done
 
-	groups  map[groupKey]*group
-	waiting map[string]map[*tracked]struct{} // for their next attempt, by namespace
-	limiter *limiter
+	groups   map[groupKey]*group
+	underWay map[types.UID]bool               // the pods with a request
+	waiting  map[string]map[*tracked]struct{} // for their next attempt, by namespace
+	limiter  *limiter
 
 	plans    agenda[*node]
 	recounts agenda[types.NamespacedName]
@@ -71,6 +72,7 @@ func NewFleet(policy Policy, atOnce int, seed uint64) *Fleet {
 		deployments: map[types.NamespacedName]*deployment{},
 		lookups:     map[Subject]*lookup{},
 		groups:      map[groupKey]*group{},
+		underWay:    map[types.UID]bool{},
 		waiting:     map[string]map[*tracked]struct{}{},
 		limiter:     newLimiter(atOnce),
 		plans:       newAgenda[*node](),
@@ -415,7 +417,7 @@ func (f *Fleet) OverlongPods() (count int) {
 		window := max(interruption.SpotNotice, n.state.Deadline.Sub(n.known))
 		sit := Situation{NodeState: n.state}
 		for _, pod := range n.pods {
-			if sit.NotOurs(pod) == "" && Grace(pod)+f.policy.Margin > window {
+			if sit.notOurs(pod) == "" && Grace(pod)+f.policy.Margin > window {
 				count++
 			}
 		}
@@ -448,7 +450,7 @@ func (f *Fleet) planWaves() {
 	var budgets []*policyv1.PodDisruptionBudget
 	for _, of := range f.budgets {
 		for _, b := range of.list {
-			if WaveSize(b) > 0 {
+			if waveSize(b) > 0 {
 				budgets = append(budgets, b)
 			}
 		}

@@ -30,6 +30,7 @@ type scene struct {
 	replies  time.Duration // the longest
 	watches  time.Duration // the longest delay
 	takes    time.Duration // each request, if that is not random
+	denied   string        // the pod that cannot be surged
 	faults   int           // of 100 requests, how many fail for no reason of their own
 	pods     map[types.UID]*livePod
 	made     int
@@ -55,7 +56,6 @@ type livePod struct {
 	app     string
 	healthy bool
 	ends    time.Duration // how long it takes to stop
-	granted bool
 }
 
 type happening struct {
@@ -341,6 +341,9 @@ func (s *scene) request(r Request) {
 		case s.pods[r.Pod.UID] == nil || p.DeletionTimestamp != nil && r.Action == SurgeNow:
 			reply(takes/2, PodGone, "")
 			return
+		case r.Action == SurgeNow && r.Pod.Name == s.denied:
+			reply(takes/2, Refused, "labels are fixed")
+			return
 		case r.Action == SurgeNow:
 			surged, err := AsSurged(p.Pod, s.now)
 			if err != nil {
@@ -482,7 +485,7 @@ func TestRandomScenes(t *testing.T) {
 				continue
 			}
 			sit := Situation{NodeState: state}
-			if sit.NotOurs(p.Pod) == "" && s.first[p.UID].IsZero() && p.DeletionTimestamp == nil {
+			if sit.notOurs(p.Pod) == "" && s.first[p.UID].IsZero() && p.DeletionTimestamp == nil {
 				t.Errorf("%s was never asked to leave", p.Name)
 			}
 		}

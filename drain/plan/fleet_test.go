@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -54,6 +55,32 @@ func TestGrantedOnce(t *testing.T) {
 	s.until(30 * time.Second)
 	if n := len(s.evictions()); n != 1 {
 		t.Errorf("%v, want one", s.evictions())
+	}
+}
+
+// A node's drain ends while an eviction is under way, and begins again: the pod is not evicted beside it, nor
+// once that is granted. If it fails, the pod is evicted again.
+func TestDrainedAgainWhileARequestIsUnderWay(t *testing.T) {
+	for outcome, want := range map[Outcome]int{Accepted: 0, Transient: 1} {
+		f := NewFleet(holding, 32, 1)
+		begin := func() {
+			f.Apply(now, Drain{"node-a", NodeState{Taint: taint, Deadline: now.Add(time.Minute), Capacity: ReadyCapacity}})
+			f.Apply(now, PodSeen{Node: "node-a", After: pod("a")})
+			f.Apply(now, PodsListed{"node-a"})
+			f.Next(now)
+			f.Apply(now, LookedUp{ofNamespace(PreferencesOfNamespace, "shop"), Preferences{}})
+		}
+		begin()
+		first := f.Next(now).Requests
+		f.Apply(now, Remove{"node-a"})
+		begin()
+		if again := f.Next(now).Requests; len(first) != 1 || len(again) != 0 {
+			t.Errorf("%d requests, and %d while the first is under way; want the one", len(first), len(again))
+		}
+		f.Apply(now, Replied{Request: first[0], Did: Evict, Reply: Reply{Outcome: outcome}})
+		if after := f.Next(now).Requests; len(after) != want {
+			t.Errorf("%d requests after outcome %d, want %d", len(after), outcome, want)
+		}
 	}
 }
 
@@ -218,7 +245,7 @@ func TestNothingIsKept(t *testing.T) {
 		f := s.fleet
 		kept := map[string]int{
 			"nodes": len(f.nodes), "users": len(f.users), "budgets": len(f.budgets), "deployments": len(f.deployments), "groups": len(f.groups),
-			"waiting": len(f.waiting), "seats": len(f.limiter.seats), "gangs": len(f.gangs.of), "sent": len(f.sent),
+			"waiting": len(f.waiting), "seats": len(f.limiter.seats), "gangs": len(f.gangs.of), "sent": len(f.sent), "under way": len(f.underWay),
 			"plans": len(f.plans.at), "recounts": len(f.recounts.at), "retries": len(f.retries.at), "watched": len(s.watched),
 		}
 		for what, n := range kept {
@@ -302,5 +329,166 @@ func TestEventsOfNobody(t *testing.T) {
 	}
 	if todo := f.Next(now); len(todo.Requests)+len(todo.Watch)+len(todo.LookUp)+len(todo.Changed) > 0 || !todo.Wake.IsZero() {
 		t.Errorf("%+v, want nothing to do", todo)
+	}
+}
+
+// The most urgent pod goes first, whatever it and the others wait for besides.
+func TestMostUrgentOfAllGroups(t *testing.T) {
+	for range 20 { // the groups are in no order
+		s := underBudget(t, 1, 9, 100*time.Millisecond)
+		s.fleet.limiter = newLimiter(1)
+		for i, namespace := range []string{"a", "b", "c", "d"} {
+			s.add(pod("in-"+namespace, inNamespace(namespace), withGrace(int64(80-10*i))), "", "node-a", 0)
+		}
+		s.until(10 * time.Second)
+		var got []string
+		for _, e := range s.evictions() {
+			got = append(got, strings.Fields(e)[2])
+		}
+		if want := []string{"in-a", "in-b", "in-c", "in-d", "p000"}; !slices.Equal(got, want) {
+			t.Fatalf("evicted %v, want %v", got, want)
+		}
+	}
+}
+
+// A surge that is denied gives its turn to another pod.
+func TestDeniedSurgeGivesItsTurn(t *testing.T) {
+	s := newScene(t, 1, Policy{Strategy: StrategySurge, Margin: 10 * time.Second})
+	s.web("web", 2, 1)
+	for _, name := range []string{"a", "b"} {
+		s.add(pod(name, of("web"), readyAfter(time.Second), createdAt(s.start.Add(-time.Hour))), "web", "node-a", 0)
+	}
+	s.ready, s.denied = s.start.Add(time.Hour), "a"
+	s.drain("node-a", 0, 2*time.Minute)
+	s.until(20 * time.Second)
+	var surged []string
+	for _, r := range s.requests {
+		if f := strings.Fields(r); f[1] == string(SurgeNow) {
+			surged = append(surged, f[2])
+		}
+	}
+	if want := []string{"a", "b"}; !slices.Equal(surged, want) {
+		t.Errorf("surged %v, want each once", surged)
+	}
+	if why := s.fleet.nodes["node-a"].fixed["uid-a"]; why == "" || s.fleet.nodes["node-a"].fixed["uid-b"] != "" {
+		t.Errorf("a cannot be surged because %q", why)
+	}
+}
+
+// Pods that are refused count for the only budget that covers them, or for none.
+func TestRefusedPodsAreCounted(t *testing.T) {
+	f := NewFleet(holding, 32, 1)
+	state := NodeState{Taint: taint, Deadline: now.Add(2 * time.Minute), Capacity: ReadyCapacity}
+	f.Apply(now, Drain{"node-a", state})
+	data := budget("data", 1)
+	data.Spec.Selector.MatchLabels = map[string]string{"tier": "data"}
+	for _, b := range []string{"web", "db"} {
+		f.Apply(now, BudgetSeen{After: budget(b, 1)})
+	}
+	f.Apply(now, BudgetSeen{After: data})
+	f.Apply(now, BudgetsListed{"shop"})
+	replies := map[string]Reply{
+		"one":     {Outcome: Refused, OfBudget: true},
+		"other":   {Outcome: Refused, OfBudget: true},
+		"two":     {Outcome: Refused, OfBudget: true},
+		"denied":  {Outcome: Refused},
+		"failed":  {Outcome: Transient},
+		"leaving": {Outcome: Accepted},
+	}
+	for name := range replies {
+		change := labelled("app", map[string]string{"other": "cache"}[name])
+		if name != "other" {
+			change = labelled("app", "db")
+		}
+		p := pod(name, change)
+		if name == "two" || name == "other" {
+			p.Labels["tier"] = "data"
+		}
+		f.Apply(now, PodSeen{Node: "node-a", After: p})
+	}
+	f.Apply(now, PodsListed{"node-a"})
+	f.Apply(now, LookedUp{ofNamespace(PreferencesOfNamespace, "shop"), Preferences{}})
+	for at := now; at.Before(now.Add(5 * time.Second)); at = at.Add(100 * time.Millisecond) {
+		todo := f.Next(at)
+		for _, s := range todo.LookUp {
+			f.Apply(at, LookedUp{s, Preferences{}})
+		}
+		for _, r := range todo.Requests {
+			reply := replies[r.Pod.Name]
+			reply.Reason = "no"
+			f.Apply(at, Replied{Request: r, Did: r.Action, Reply: reply})
+		}
+	}
+	if diff := cmp.Diff(map[string]int{"shop/db": 1, "shop/data": 1, "": 2}, f.RefusedPods()); diff != "" {
+		t.Errorf("refused pods (-want +got):\n%s", diff)
+	}
+}
+
+func TestOverlongPods(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		deadline time.Time
+		want     int
+	}{
+		{"two minutes", now.Add(2 * time.Minute), 1},
+		{"heard late: not the pod's fault", now.Add(20 * time.Second), 1},
+		{"a window of days", now.Add(48 * time.Hour), 0},
+		{"no deadline", time.Time{}, 0},
+	} {
+		f := NewFleet(holding, 32, 1)
+		f.Apply(now, Drain{"node-a", NodeState{Taint: taint, Deadline: tt.deadline}})
+		for _, p := range []*corev1.Pod{
+			pod("longest", withGrace(110)), pod("too-long", withGrace(111)), pod("daemon", withGrace(600), ownedBy("DaemonSet")),
+		} {
+			f.Apply(now, PodSeen{Node: "node-a", After: p})
+		}
+		f.Apply(now, PodsListed{"node-a"})
+		f.Next(now)
+		if got := f.OverlongPods(); got != tt.want {
+			t.Errorf("%s: %d pods, want %d", tt.name, got, tt.want)
+		}
+	}
+}
+
+// An API server that turns requests away gets fewer; one whose budgets or webhooks refuse them gets as many.
+func TestWhoSlowsRequestsDown(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reply Reply
+		want  int
+	}{
+		"busy":    {Reply{Outcome: Transient, Status: 429}, 16},
+		"fails":   {Reply{Outcome: Transient, Status: 503}, 32},
+		"refuses": {Reply{Outcome: Refused, Status: 429}, 32},
+	} {
+		f := NewFleet(holding, 32, 1)
+		f.Apply(now, Drain{"node-a", NodeState{Taint: taint, Deadline: now.Add(time.Minute), Capacity: ReadyCapacity}})
+		f.Apply(now, PodSeen{Node: "node-a", After: pod("a")})
+		f.Apply(now, PodsListed{"node-a"})
+		f.Next(now)
+		f.Apply(now, LookedUp{ofNamespace(PreferencesOfNamespace, "shop"), Preferences{}})
+		todo := f.Next(now)
+		if len(todo.Requests) != 1 {
+			t.Fatalf("%s: %d requests, want 1", name, len(todo.Requests))
+		}
+		f.Apply(now, Replied{Request: todo.Requests[0], Did: Evict, Reply: tt.reply})
+		if f.limiter.limit != tt.want {
+			t.Errorf("%s: %d requests at once, want %d", name, f.limiter.limit, tt.want)
+		}
+	}
+}
+
+// Another pod of a name, as a StatefulSet makes it, is not the one that was sent away.
+func TestAnotherPodOfItsName(t *testing.T) {
+	s := newScene(t, 1, holding)
+	s.add(pod("db-0"), "", "node-a", 5*time.Second)
+	s.ready = s.start
+	s.drain("node-a", 0, 2*time.Minute)
+	s.until(10 * time.Second)
+	again := pod("db-0", func(p *corev1.Pod) { p.UID = "another" }, createdAt(s.start.Add(-time.Hour)))
+	s.add(again, "", "node-a", time.Hour)
+	s.fleet.Apply(s.now, PodSeen{Node: "node-a", After: again})
+	s.until(20 * time.Second)
+	if s.evicted["uid-db-0"] != 1 || s.evicted["another"] != 1 {
+		t.Errorf("evicted %v, want each once", s.evicted)
 	}
 }

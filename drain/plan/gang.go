@@ -40,7 +40,7 @@ func (s Situation) Departures() map[Gang]Departure {
 	var found map[Gang]Departure
 	for _, pod := range s.Pods {
 		gang := gangOf(pod)
-		if gang == (Gang{}) || s.NotOurs(pod) != "" {
+		if gang == (Gang{}) || s.notOurs(pod) != "" {
 			continue
 		}
 		if found == nil {

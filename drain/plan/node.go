@@ -51,12 +51,11 @@ type tracked struct {
 	node     *node
 	pod      *corev1.Pod
 	decision Decision  // of the last plan
-	due      time.Time // see Decision.Due
+	due      time.Time // see Decision.due
 
 	group *group // in which it waits for its request; nil if it waits for none
 	index int    // there
 
-	underWay   bool
 	attempt    int
 	retryAt    time.Time // when its next attempt is; zero if it need not wait
 	unanswered bool      // its last request was not answered in time
@@ -95,10 +94,12 @@ func (t *tracked) send(by exit) {
 }
 
 // wantsRequest reports whether a request is to be made for the pod as soon as it can be.
-func (t *tracked) wantsRequest() bool {
+func (f *Fleet) wantsRequest(t *tracked) bool {
 	n, d := t.node, t.decision
 	switch {
-	case !n.draining, n.canceled, t.underWay, !t.stays(), !t.retryAt.IsZero():
+	case !n.draining, n.canceled, !t.stays(), !t.retryAt.IsZero():
+		return false
+	case f.underWay[t.pod.UID]: // perhaps for a drain of its node that has ended
 		return false
 	case d.Action == SurgeNow && t.surged, d.Action == Return && t.returned: // the node's watch has not shown it yet
 		return false
@@ -192,7 +193,7 @@ func same(a, b *corev1.Pod) bool {
 // othersLeft reports whether pods besides our own still have to leave.
 func (n *node) othersLeft() bool {
 	sit := Situation{NodeState: n.state, Came: n.came, Policy: n.sit.Policy, Pods: n.list()}
-	return sit.Others()
+	return sit.others()
 }
 
 func (n *node) list() []*corev1.Pod {
@@ -246,7 +247,7 @@ func (f *Fleet) renew(n *node, sit *Situation, state NodeState) {
 	sit.Refused, sit.Fixed, sit.Came, sit.Answers = n.refused, n.fixed, n.came, n.answers
 	sit.Ready, sit.Left = n.ready, nil
 	for _, t := range n.tracked {
-		if t.gone && f.now.Sub(t.goneAt) < LeftFor {
+		if t.gone && f.now.Sub(t.goneAt) < leftFor {
 			sit.Left = append(sit.Left, Leaving{Pod: t.pod, Gone: t.goneAt})
 		}
 	}
@@ -278,7 +279,7 @@ func (f *Fleet) plan(n *node, state NodeState) View {
 	n.complete = true
 	for _, pod := range view.Moving {
 		_, asked := sit.Namespaces[pod.Namespace]
-		n.complete = n.complete && asked && f.budgetsIn(pod.Namespace).listed && (!view.Surged[pod.UID] || sit.SurgeKnown(pod))
+		n.complete = n.complete && asked && f.budgetsIn(pod.Namespace).listed && (!view.Surged[pod.UID] || sit.surgeKnown(pod))
 	}
 	if n.known.IsZero() {
 		n.known = f.now
@@ -389,7 +390,7 @@ const detachFor = 2 * time.Minute
 // decided takes in what was decided about a pod that has to leave.
 func (f *Fleet) decided(t *tracked, d Decision) {
 	n, was := t.node, t.due
-	t.decision, t.due = d, d.Due()
+	t.decision, t.due = d, d.due()
 	ready := n.state.Capacity == ReadyCapacity
 	switch {
 	case d.Action == Wait:
@@ -444,7 +445,7 @@ func (n *node) result() (r interruption.Pods, left []Left) {
 	sit := Situation{NodeState: n.state}
 	for _, t := range n.tracked {
 		pod := n.pods[t.pod.UID]
-		t.gone = pod == nil || sit.NotOurs(pod) != ""
+		t.gone = pod == nil || sit.notOurs(pod) != ""
 		if !t.gone && pod.DeletionTimestamp != nil {
 			t.send(evicted)
 		}

@@ -43,19 +43,19 @@ func Plan(now time.Time, s Situation) []Decision {
 // that which is due first; those without a deadline come last. Among equals those with volumes go
 // first, as they take longer in the end, and then one node after the other, which takes fewer plans
 // than having all of them under way to the end.
-func InTurn(a, b Decision) int { return Precedes(a.Due(), a.Pod, b.Due(), b.Pod) }
+func InTurn(a, b Decision) int { return precedes(a.due(), a.Pod, b.due(), b.Pod) }
 
-// Due is when the decision has to be carried out at the latest. A pod that waits to be surged has no
+// due is when the decision has to be carried out at the latest. A pod that waits to be surged has no
 // better place in line for having to go in a wave if its turn does not come.
-func (d Decision) Due() time.Time {
+func (d Decision) due() time.Time {
 	if d.Action == SurgeNow || d.Waits {
 		return d.Latest
 	}
 	return d.At
 }
 
-// Precedes orders two pods that are due at these times, see [InTurn].
-func Precedes(aDue time.Time, a *corev1.Pod, bDue time.Time, b *corev1.Pod) int {
+// precedes orders two pods that are due at these times, see [InTurn].
+func precedes(aDue time.Time, a *corev1.Pod, bDue time.Time, b *corev1.Pod) int {
 	if order := interruption.CompareDeadlines(aDue, bDue); order != 0 {
 		return order
 	}
@@ -79,7 +79,7 @@ func byVolumes(a, b *corev1.Pod) int {
 }
 
 // Decide decides about one pod of the situation, as if it were the only one.
-func Decide(now time.Time, s Situation, pod *corev1.Pod) Decision {
+func decide(now time.Time, s Situation, pod *corev1.Pod) Decision {
 	return newPlanner(now, s).decide(pod)
 }
 
@@ -100,9 +100,9 @@ func newPlanner(now time.Time, s Situation) *planner {
 	return &planner{now: now, Situation: s, taken: map[share]int{}}
 }
 
-// Others reports whether pods besides our own still have to leave.
-func (s *Situation) Others() bool {
-	return slices.ContainsFunc(s.Pods, func(pod *corev1.Pod) bool { return s.NotOurs(pod) == "" && !s.isSelf(pod) })
+// others reports whether pods besides our own still have to leave.
+func (s *Situation) others() bool {
+	return slices.ContainsFunc(s.Pods, func(pod *corev1.Pod) bool { return s.notOurs(pod) == "" && !s.isSelf(pod) })
 }
 
 // inOrder are the pods in the order of their decisions: what a Deployment has to give goes
@@ -112,7 +112,7 @@ func (p *planner) inOrder() []*corev1.Pod { return slices.SortedFunc(slices.Valu
 // decide applies the rules in order; the first that has something to say about a pod
 // decides.
 func (p *planner) decide(pod *corev1.Pod) Decision {
-	d := Decision{Pod: pod, Action: Skip, Reason: p.NotOurs(pod), Deployment: DeploymentOf(pod), Notice: p.noticeOf(pod)}
+	d := Decision{Pod: pod, Action: Skip, Reason: p.notOurs(pod), Deployment: DeploymentOf(pod), Notice: p.noticeOf(pod)}
 	if d.Reason != "" {
 		return d
 	}
@@ -141,8 +141,8 @@ func (s *Situation) isSelf(pod *corev1.Pod) bool {
 	return pod.Name == s.Policy.Self.Name && pod.Namespace == s.Policy.Self.Namespace
 }
 
-// NotOurs is the reason to leave a pod where it is, or "".
-func (s *Situation) NotOurs(pod *corev1.Pod) string {
+// notOurs is the reason to leave a pod where it is, or "".
+func (s *Situation) notOurs(pod *corev1.Pod) string {
 	switch {
 	case pod.Annotations[corev1.MirrorPodAnnotationKey] != "":
 		return "mirror pod"

@@ -221,9 +221,9 @@ func (l *ReplicaLedger) forget(pods []*Replica) {
 	done(l.returning, func(pod *Replica) bool { return pod.owned && !pod.surged })
 }
 
-// Reserve enters what is about to be requested, if there is room for it now besides those that go
+// reserve enters what is about to be requested, if there is room for it now besides those that go
 // before it; in any case if ahead is negative.
-func (l *ReplicaLedger) Reserve(now time.Time, d *Deployment, pods []*Replica, pod *corev1.Pod, action Action, ahead int) bool {
+func (l *ReplicaLedger) reserve(now time.Time, d *Deployment, pods []*Replica, pod *corev1.Pod, action Action, ahead int) bool {
 	w, _ := l.Count(now, d, pods)
 	if w.offers(action) <= ahead || action == SurgeNow && l.gaveUp != "" {
 		return false
@@ -265,8 +265,8 @@ func (w DeploymentState) offers(action Action) int {
 	return 0
 }
 
-// Release drops what was reserved for a pod whose request was refused. What it was granted before stays.
-func (l *ReplicaLedger) Release(pod types.UID, action Action) { delete(l.requests(action), pod) }
+// release drops what was reserved for a pod whose request was refused. What it was granted before stays.
+func (l *ReplicaLedger) release(pod types.UID, action Action) { delete(l.requests(action), pod) }
 
 // Offers reports whether the Deployment has for a decision what that takes of it.
 func (w DeploymentState) Offers(d Decision) bool { return !d.Takes || w.offers(d.Action) > 0 }

@@ -30,11 +30,11 @@ func TestLedger(t *testing.T) {
 		}
 	}
 	check("before", 1, 0)
-	if !l.Reserve(now, d, replicasOf(pods), pods[0], SurgeNow, 0) {
+	if !l.reserve(now, d, replicasOf(pods), pods[0], SurgeNow, 0) {
 		t.Fatal("a is not surged")
 	}
 	check("asked for", 0, 0)
-	if l.Reserve(now, d, replicasOf(pods), pods[1], SurgeNow, 0) {
+	if l.reserve(now, d, replicasOf(pods), pods[1], SurgeNow, 0) {
 		t.Fatal("b surged beside a, over maxSurge")
 	}
 	pods[0] = webPod("a", isSurgedPod)
@@ -42,18 +42,18 @@ func TestLedger(t *testing.T) {
 	replacement := webPod("e", createdAt(now), func(p *corev1.Pod) { p.Status.Conditions = nil })
 	pods = append(pods, replacement)
 	check("replacement pod made", 0, 0)
-	if l.Reserve(now, d, replicasOf(pods), pods[0], Evict, 0) {
+	if l.reserve(now, d, replicasOf(pods), pods[0], Evict, 0) {
 		t.Fatal("a evicted before its replacement pod is available")
 	}
 	pods[4] = webPod("e", createdAt(now))
 	check("replacement pod ready", 0, 1)
-	if !l.Reserve(now, d, replicasOf(pods), pods[0], Evict, 0) {
+	if !l.reserve(now, d, replicasOf(pods), pods[0], Evict, 0) {
 		t.Fatal("a is not evicted")
 	}
 	check("eviction asked for", 0, 0)
-	l.Release(pods[0].UID, Evict)
+	l.release(pods[0].UID, Evict)
 	check("eviction refused", 0, 1)
-	if !l.Reserve(now, d, replicasOf(pods), pods[0], Evict, 0) {
+	if !l.reserve(now, d, replicasOf(pods), pods[0], Evict, 0) {
 		t.Fatal("a is not evicted")
 	}
 	pods[0].DeletionTimestamp = &metav1.Time{Time: now}
@@ -143,7 +143,7 @@ func TestLedgerGivesBackNoMoreThanIsLacking(t *testing.T) {
 	})
 	pods := []*corev1.Pod{webPod("a", isSurgedPod), webPod("b", isSurgedPod), webPod("c", createdAt(now))}
 	l := NewReplicaLedger()
-	if !l.Reserve(now, d, replicasOf(pods), pods[0], Return, 0) || l.Reserve(now, d, replicasOf(pods), pods[1], Return, 0) {
+	if !l.reserve(now, d, replicasOf(pods), pods[0], Return, 0) || l.reserve(now, d, replicasOf(pods), pods[1], Return, 0) {
 		t.Error("want one pod to be given back")
 	}
 	pods[0] = webPod("a", createdAt(now.Add(-time.Hour)))
@@ -151,7 +151,7 @@ func TestLedgerGivesBackNoMoreThanIsLacking(t *testing.T) {
 		t.Errorf("%d lacking when it is back, want 0", w.Lacking)
 	}
 	*d.Spec.Replicas = 0
-	if !l.Reserve(now, d, replicasOf(pods), pods[1], End, 0) || l.Reserve(now, d, replicasOf(pods), pods[1], End, 0) {
+	if !l.reserve(now, d, replicasOf(pods), pods[1], End, 0) || l.reserve(now, d, replicasOf(pods), pods[1], End, 0) {
 		t.Error("want the other to be ended, once")
 	}
 }

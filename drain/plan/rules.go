@@ -79,7 +79,7 @@ func isDue(p *planner, _ *corev1.Pod, d *Decision) (Action, string) {
 
 // isSelfAndNotLast: once this process's own pod goes, somebody else has to take over.
 func isSelfAndNotLast(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
-	return when(p.isSelf(pod) && p.Others(), Hold, "spot-handler's own pod: goes last")
+	return when(p.isSelf(pod) && p.others(), Hold, "spot-handler's own pod: goes last")
 }
 
 // isPinned: what is said of this very pod about interruptions overrides what holds for any

@@ -210,7 +210,7 @@ func (sit *Situation) Gather(now time.Time, from Sources) {
 	read := map[string]bool{} // the budgets of which namespaces
 	for _, pod := range sit.Pods {
 		namespace := types.NamespacedName{Namespace: pod.Namespace}
-		stays := sit.NotOurs(pod) != ""
+		stays := sit.notOurs(pod) != ""
 		if !stays || pod.Annotations[NoticeAnnotation] != "" {
 			find(sit.Namespaces, pod.Namespace, namespace, from.Preferences)
 		}

@@ -93,7 +93,7 @@ func isToBeSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	switch {
 	case !d.Surge:
 		return "", ""
-	case !p.SurgeKnown(pod):
+	case !p.surgeKnown(pod):
 		return Hold, "its Deployment is being looked up"
 	case !p.use(d, SurgeNow, p.Deployments[d.Deployment].Slots):
 		d.Waits, d.Until = true, p.Review
@@ -243,8 +243,8 @@ func noSurgeByItself(pod *corev1.Pod, now time.Time) string {
 	return ""
 }
 
-// SurgeKnown reports whether everything is known that decides whether the pod can be surged.
-func (s *Situation) SurgeKnown(pod *corev1.Pod) bool {
+// surgeKnown reports whether everything is known that decides whether the pod can be surged.
+func (s *Situation) surgeKnown(pod *corev1.Pod) bool {
 	if _, ok := s.Deployments[DeploymentOf(pod)]; !ok {
 		return false
 	}

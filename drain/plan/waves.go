@@ -32,8 +32,8 @@ type Leaving struct {
 	Gone time.Time // when that was seen; zero while it is there
 }
 
-// LeftFor is how long a pod that has gone can matter to the waves.
-const LeftFor = longestCycle + turnaround + detaching
+// leftFor is how long a pod that has gone can matter to the waves.
+const leftFor = longestCycle + turnaround + detaching
 
 // began is when the pod began to end; false if it does not.
 func (l Leaving) began() (time.Time, bool) {
@@ -78,35 +78,31 @@ type Waves struct {
 // PlanWaves plans for the pods of all draining nodes together.
 func PlanWaves(now time.Time, nodes []Situation, budgets []*policyv1.PodDisruptionBudget) Waves {
 	pods, review := podsInWaves(now, nodes)
-	byNamespace, away := map[string][]wavePod{}, map[string][]leaving{}
+	index := indexBudgets(budgets)
+	groups, away := map[*policyv1.PodDisruptionBudget][]wavePod{}, map[*policyv1.PodDisruptionBudget][]leaving{}
 	for _, pod := range pods {
-		byNamespace[pod.Namespace] = append(byNamespace[pod.Namespace], pod)
+		for _, budget := range index.covering(pod.Pod) {
+			groups[budget] = append(groups[budget], pod)
+		}
 	}
 	for _, leaving := range leftBy(nodes) {
-		away[leaving.Pod.Namespace] = append(away[leaving.Pod.Namespace], leaving)
+		for _, budget := range index.covering(leaving.Pod) {
+			away[budget] = append(away[budget], leaving)
+		}
 	}
 	starts := map[types.UID]time.Time{}
 	for _, budget := range budgets {
-		if WaveSize(budget) <= 0 {
+		if waveSize(budget) <= 0 {
 			continue // it never lets any go
 		}
 		var theirs []Leaving
 		onTheirWay := 0
-		for _, l := range away[budget.Namespace] {
-			if !Covers(budget, l.Pod.Labels) {
-				continue
-			}
+		for _, l := range away[budget] {
 			if theirs = append(theirs, l.Leaving); l.awaited(now) {
 				onTheirWay++
 			}
 		}
-		atOnce := sparedBy(budget, onTheirWay)
-		var group []wavePod
-		for _, pod := range byNamespace[budget.Namespace] {
-			if Covers(budget, pod.Labels) {
-				group = append(group, pod)
-			}
-		}
+		atOnce, group := sparedBy(budget, onTheirWay), groups[budget]
 		if len(group) <= atOnce {
 			continue
 		}
@@ -121,7 +117,7 @@ func PlanWaves(now time.Time, nodes []Situation, budgets []*policyv1.PodDisrupti
 // Ready, besides those on their way, are broken on other nodes and use up some.
 func sparedBy(budget *policyv1.PodDisruptionBudget, onTheirWay int) int {
 	broken := int(budget.Status.ExpectedPods-budget.Status.CurrentHealthy) - onTheirWay
-	return max(1, WaveSize(budget)-max(0, broken))
+	return max(1, waveSize(budget)-max(0, broken))
 }
 
 // leaving is one whose replacement pod might start only when it has gone.
@@ -137,7 +133,7 @@ func leftBy(nodes []Situation) (away []leaving) {
 		p := planner{Situation: s}
 		add := func(l Leaving) { away = append(away, leaving{l, p.replacedAfter(l.Pod) > 0}) }
 		for _, pod := range s.Pods {
-			if pod.DeletionTimestamp != nil && p.NotOurs(pod) == "" && !IsSurged(pod) {
+			if pod.DeletionTimestamp != nil && p.notOurs(pod) == "" && !IsSurged(pod) {
 				add(Leaving{Pod: pod})
 			}
 		}
@@ -225,13 +221,13 @@ func podsInWaves(now time.Time, nodes []Situation) (pods []wavePod, review time.
 	for _, s := range nodes {
 		p := newPlanner(now, s)
 		for _, pod := range p.Pods {
-			if pod.DeletionTimestamp != nil || p.NotOurs(pod) != "" {
+			if pod.DeletionTimestamp != nil || p.notOurs(pod) != "" {
 				continue
 			}
 			of := DeploymentOf(pod)
 			canSurge := p.Policy.Strategy == StrategySurge && p.noSurge(pod, of, p.preferenceOf(pod)) == ""
 			switch {
-			case IsSurged(pod), canSurge && p.SurgeKnown(pod):
+			case IsSurged(pod), canSurge && p.surgeKnown(pod):
 				if turns[of] == nil {
 					turns[of] = &surgeTurns{deployment: p.Deployments[of]}
 				}
@@ -346,7 +342,7 @@ func planGroup(group []wavePod, atOnce int) map[types.UID]time.Time {
 
 // byLatest has the order in which they would be evicted without waves: evictions begin before the waves
 // are known.
-func byLatest(a, b wavePod) int { return Precedes(a.latest, a.Pod, b.latest, b.Pod) }
+func byLatest(a, b wavePod) int { return precedes(a.latest, a.Pod, b.latest, b.Pod) }
 
 // cycle estimates the time from the eviction of one wave until the budget lets the next go:
 // the time within which so many of the group's own pods became Ready, such as three quarters.

@@ -246,7 +246,7 @@ func drainCrowd(t *testing.T, ask bool) (found drained) {
 				if took := time.Since(before); took > 0 {
 					t.Errorf("the drain has waited %s for pods to be notified", took)
 				}
-				status, _ := drainer.Drain(t.Context(), "node-a", in, plan.View{})
+				status, _ := drainer.Drain(t.Context(), "node-a", in)
 				if ended = status.Moved && status.Total > 0; !status.Next.IsZero() {
 					next.Reset(time.Until(status.Next))
 				}

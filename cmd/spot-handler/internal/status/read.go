@@ -18,7 +18,7 @@ import (
 
 	"spot-handler/cmd/spot-handler/internal/cluster"
 	"spot-handler/cmd/spot-handler/internal/console"
-	"spot-handler/drain"
+	"spot-handler/drain/watch"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
@@ -115,7 +115,7 @@ func (r Reader) listOf(ctx context.Context, all []*corev1.Node) List {
 	live := slices.DeleteFunc(Of(time.Now(), all, nil), func(i Interruption) bool { return i.Over || i.Phase == "" })
 	for _, i := range live[:min(len(live), mostNodes)] {
 		requests.Go(func() error {
-			theirs, err := drain.PodsOn(ctx, r.Core, i.Node)
+			theirs, err := watch.PodsOn(ctx, r.Core, i.Node)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -202,7 +202,7 @@ func (r Reader) node(ctx context.Context, name string, in InForce) (Node, error)
 	if rec, err := nodes.Record(node); err == nil && !rec.Phase.Over() {
 		t.refusals, err = r.refusals(ctx, node)
 		miss(err)
-		t.situation, err = drain.Survey(ctx, r.Core, r.Policy, r.Dynamic, name, in.interruption(rec, t.now), in.Policy)
+		t.situation, err = watch.Survey(ctx, r.Core, r.Policy, r.Dynamic, name, in.interruption(rec, t.now), in.Policy)
 		miss(err)
 		t.surveyed = err == nil
 		t.peers = r.peers(ctx, node, rec)

@@ -1,4 +1,4 @@
-package drain
+package watch
 
 import (
 	"context"
@@ -107,7 +107,14 @@ func hostilePods(w io.Writer, count int) {
 	const size = 1_300_000
 	var texts []string
 	for i := range 5 {
-		p := pod("NAME", of("web"))
+		yes := true
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Name:            "NAME",
+			Namespace:       "shop",
+			UID:             "uid-NAME",
+			Labels:          map[string]string{"app": "web", plan.HashLabel: "abc12"},
+			OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "web-abc12", UID: "set", Controller: &yes}},
+		}}
 		p.Spec.Containers = []corev1.Container{{Name: "a"}}
 		switch i {
 		case 0:
@@ -173,7 +180,7 @@ func TestHostilePods(t *testing.T) {
 	goruntime.ReadMemStats(&now)
 	before, peak := now.HeapInuse, uint64(0)
 	known := make(chan struct{})
-	w := newPodWatch(Options{Pods: client, Logger: zerolog.Nop()}, "node-a", func(_, _ *corev1.Pod) {}, func() { close(known) })
+	w := New(Options{Pods: client, Logger: zerolog.Nop()}).newPodWatch("node-a", func(_, _ *corev1.Pod) {}, func() { close(known) })
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel() // the server waits for its watch
 	go w.Run(ctx)

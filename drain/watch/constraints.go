@@ -1,4 +1,4 @@
-package drain
+package watch
 
 import (
 	"context"
@@ -82,20 +82,4 @@ func addQuota(to *plan.NamespaceConstraints, u *unstructured.Unstructured) {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &object); err == nil {
 		to.AddQuota(&object)
 	}
-}
-
-var (
-	deploymentResource = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
-	replicaSetResource = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"}
-)
-
-// asDeployment drops the rest of it. Of one that cannot be read it keeps the metadata.
-func asDeployment(u *unstructured.Unstructured) *plan.Deployment {
-	d := &plan.Deployment{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, d); err != nil {
-		return &plan.Deployment{ObjectMeta: metav1.ObjectMeta{
-			Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(),
-		}}
-	}
-	return d
 }

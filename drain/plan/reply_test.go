@@ -1,0 +1,40 @@
+package plan
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+func TestRetryIn(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 1))
+	for attempt := 1; attempt < 50; attempt++ {
+		if d := retryIn(attempt, random); d < 250*time.Millisecond || d > 5*time.Second {
+			t.Fatalf("attempt %d waits %s", attempt, d)
+		}
+	}
+}
+
+func TestRetryAfterTable(t *testing.T) {
+	const backoff = 3300 * time.Millisecond
+	blocked, full := Reply{Outcome: Refused, RetryAfter: 10 * time.Second}, Reply{Outcome: Transient, RetryAfter: 32 * time.Second}
+	for name, tt := range map[string]struct {
+		asked, latest time.Time
+		reply         Reply
+		want          time.Duration
+	}{
+		"no deadline":                 {now, time.Time{}, full, 32 * time.Second},
+		"deadline is far":             {now, now.Add(time.Hour), full, 32 * time.Second},
+		"no Retry-After":              {now, now.Add(time.Hour), Reply{Outcome: Transient}, backoff},
+		"deadline is near":            {now, now.Add(time.Second), full, time.Second},
+		"deadline came meanwhile":     {now.Add(-2), now.Add(-1), full, 0},
+		"past it, busy":               {now, now, full, 1300 * time.Millisecond},
+		"past it, failed":             {now, now, Reply{Outcome: Transient}, 1300 * time.Millisecond},
+		"past it, refused for a time": {now, now, blocked, backoff},
+		"past it, refused":            {now, now, Reply{Outcome: Refused}, backoff},
+	} {
+		if got := retryAfter(now, tt.asked, tt.latest, tt.reply, backoff); got != tt.want {
+			t.Errorf("%s: waits %s, want %s", name, got, tt.want)
+		}
+	}
+}
