@@ -1,13 +1,19 @@
 // Package plan decides which pods of interrupted nodes leave, in what order and by when. Nothing else
 // decides that.
 //
-// It is pure: it starts nothing, locks nothing, asks nobody and reads no clock. [Plan] looks at one
-// [Situation], which is a node with its pods and with what is known around them, and applies the rules in
-// their order. [PlanWaves] looks at all nodes, as the pods under one disruption budget leave one after the
-// other, wherever they run. [Gangs] has pods leave together, and [ReplicaLedger] counts what a Deployment
-// has to give.
+// It is pure: it starts nothing, locks nothing, asks nobody and reads no clock.
 //
-// The daemon, the commands and the tests all use it, so a forecast cannot differ from what is done.
+//	event ─► Fleet.Apply          what was seen of the cluster, or replied to a request
+//	now   ─► Fleet.Next ─► Todo   what to watch, to request and to report, and when to ask again
+//
+// A [Fleet] is all nodes that are being drained, with what is known around them and what is under way. It
+// plans each node when something has changed that its plan reads: [Plan] looks at one [Situation], which is
+// a node with its pods, and applies the rules in their order. [PlanWaves] looks at all nodes, as the pods
+// under one disruption budget leave one after the other, wherever they run. [Gangs] has pods leave together,
+// and [ReplicaLedger] counts what a Deployment has to give.
+//
+// The daemon, the commands and the tests all use the same rules, so a forecast cannot differ from what is
+// done.
 package plan
 
 import (
