@@ -54,7 +54,7 @@ func classify(err error) plan.Reply {
 	// which before the next attempt.
 	budget, ofBudget := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause)
 	switch {
-	case apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse): // not the API's answer, but priority and fairness's or a proxy's
+	case apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse): // of priority and fairness or a proxy, not the API
 	case apierrors.IsNotFound(err):
 		r.Outcome = plan.PodGone
 	case ofBudget:

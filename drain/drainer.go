@@ -106,9 +106,7 @@ func New(opts Options) *Drainer {
 		going: map[string]going{},
 	}
 	d.cluster = watch.New(watch.Options{
-		Pods:    opts.Pods,
-		Budgets: opts.Budgets,
-		Dynamic: opts.Dynamic,
+		Clients: watch.Clients{Pods: opts.Pods, Budgets: opts.Budgets, Dynamic: opts.Dynamic},
 		Report: func(ctx context.Context, e plan.Event) {
 			d.inbox.put(func(now time.Time) {
 				if ctx.Err() == nil {

@@ -155,7 +155,9 @@ func relabel(ctx context.Context, client rest.Interface, to *corev1.Pod) error {
 		return patch
 	}
 	patch, _ := json.Marshal(map[string]any{"metadata": map[string]any{ // texts
-		"uid": to.UID, "labels": changes(to.Labels, plan.HashLabel, plan.SurgedLabel), "annotations": changes(to.Annotations, plan.SurgedAnnotation),
+		"uid":         to.UID,
+		"labels":      changes(to.Labels, plan.HashLabel, plan.SurgedLabel),
+		"annotations": changes(to.Annotations, plan.SurgedAnnotation),
 	}})
 	err := client.Patch(types.MergePatchType).Namespace(to.Namespace).Resource("pods").Name(to.Name).
 		MaxRetries(0).Body(patch).Do(ctx).Error()

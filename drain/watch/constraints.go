@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
 
 	"spot-handler/drain/narrow"
 	"spot-handler/drain/plan"
@@ -37,33 +36,34 @@ const (
 	constraintsKept = 256 << 10
 )
 
-// readConstraints reads those of a namespace, from the API server's cache.
-func readConstraints(client dynamic.Interface) func(context.Context, types.NamespacedName) (plan.NamespaceConstraints, error) {
-	return func(ctx context.Context, in types.NamespacedName) (plan.NamespaceConstraints, error) {
-		var found plan.NamespaceConstraints
-		ctx = narrow.Limit(ctx, constraintsRead, constraintsKept)
-		for _, kind := range constraintLists {
-			list, err := client.Resource(kind.resource).Namespace(in.Namespace).List(ctx, metav1.ListOptions{LabelSelector: kind.selector, ResourceVersion: "0"})
-			if apierrors.IsForbidden(err) {
-				continue
-			}
-			if errors.Is(err, narrow.ErrTooLong) {
-				found.TooLarge = "its namespace has more " + kind.resource.Resource + " than are read"
-				continue
-			}
-			if err != nil {
-				return plan.NamespaceConstraints{}, fmt.Errorf("list %s of namespace %q: %w", kind.resource.Resource, in.Namespace, err)
-			}
-			for i := range list.Items {
-				if u := &list.Items[i]; u.Object[narrow.CutKey] != nil {
-					found.TooLarge = u.GetKind() + " " + u.GetName() + " is larger than what is read of one"
-				} else {
-					kind.add(&found, u)
-				}
+// constraints reads those of a namespace, from the API server's cache.
+func (c Clients) constraints(ctx context.Context, in types.NamespacedName) (plan.NamespaceConstraints, error) {
+	var found plan.NamespaceConstraints
+	ctx = narrow.Limit(ctx, constraintsRead, constraintsKept)
+	for _, kind := range constraintLists {
+		list, err := c.Dynamic.Resource(kind.resource).Namespace(in.Namespace).List(ctx, metav1.ListOptions{
+			LabelSelector:   kind.selector,
+			ResourceVersion: "0",
+		})
+		if apierrors.IsForbidden(err) {
+			continue
+		}
+		if errors.Is(err, narrow.ErrTooLong) {
+			found.TooLarge = "its namespace has more " + kind.resource.Resource + " than are read"
+			continue
+		}
+		if err != nil {
+			return plan.NamespaceConstraints{}, fmt.Errorf("list %s of namespace %q: %w", kind.resource.Resource, in.Namespace, err)
+		}
+		for i := range list.Items {
+			if u := &list.Items[i]; u.Object[narrow.CutKey] != nil {
+				found.TooLarge = u.GetKind() + " " + u.GetName() + " is larger than what is read of one"
+			} else {
+				kind.add(&found, u)
 			}
 		}
-		return found, nil
 	}
+	return found, nil
 }
 
 func addAdopter(to *plan.NamespaceConstraints, u *unstructured.Unstructured) {

@@ -180,7 +180,7 @@ func TestHostilePods(t *testing.T) {
 	goruntime.ReadMemStats(&now)
 	before, peak := now.HeapInuse, uint64(0)
 	known := make(chan struct{})
-	w := New(Options{Pods: client, Logger: zerolog.Nop()}).newPodWatch("node-a", func(_, _ *corev1.Pod) {}, func() { close(known) })
+	w := New(Options{Clients: Clients{Pods: client}, Logger: zerolog.Nop()}).newPodWatch("node-a", func(_, _ *corev1.Pod) {}, func() { close(known) })
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel() // the server waits for its watch
 	go w.Run(ctx)

@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
 	"spot-handler/drain/plan"
@@ -33,18 +32,18 @@ func PodsOn(ctx context.Context, client rest.Interface, node string) ([]*corev1.
 
 // Survey reads once what a plan for the node is made from, for a dry run. It watches nothing
 // and changes nothing. Pods of other nodes under the same budgets are not included.
-func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.Interface, node string, in plan.NodeState, policy plan.Policy) (plan.Situation, error) {
+func Survey(ctx context.Context, c Clients, node string, in plan.NodeState, policy plan.Policy) (plan.Situation, error) {
 	sit := plan.Situation{NodeState: in, Policy: policy}
 	var err error
-	if sit.Pods, err = PodsOn(ctx, pods, node); err != nil {
+	if sit.Pods, err = PodsOn(ctx, c.Pods, node); err != nil {
 		return sit, err
 	}
 	sit.Gather(time.Now(), plan.Sources{
-		Preferences: atOnce(ctx, &err, readPreferences(objects)),
-		Constraints: atOnce(ctx, &err, readConstraints(objects)),
-		Claim:       atOnce(ctx, &err, readClaim(objects)),
-		Budgets:     atOnce(ctx, &err, readBudgets(budgets)),
-		Deployment:  atOnce(ctx, &err, readDeployment(pods, objects)),
+		Preferences: atOnce(ctx, &err, c.preferences),
+		Constraints: atOnce(ctx, &err, c.constraints),
+		Claim:       atOnce(ctx, &err, c.claim),
+		Budgets:     atOnce(ctx, &err, c.budgets),
+		Deployment:  atOnce(ctx, &err, c.deployment),
 		AllReady:    func(types.NamespacedName) time.Time { return time.Time{} },
 	})
 	if err != nil {
@@ -56,7 +55,9 @@ func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.I
 }
 
 // atOnce reads when it is asked, until the first error.
-func atOnce[T any](ctx context.Context, failed *error, read func(context.Context, types.NamespacedName) (T, error)) func(types.NamespacedName) (T, bool) {
+func atOnce[T any](
+	ctx context.Context, failed *error, read func(context.Context, types.NamespacedName) (T, error),
+) func(types.NamespacedName) (T, bool) {
 	return func(name types.NamespacedName) (value T, ok bool) {
 		if *failed == nil {
 			value, *failed = read(ctx, name)
@@ -65,42 +66,38 @@ func atOnce[T any](ctx context.Context, failed *error, read func(context.Context
 	}
 }
 
-func readBudgets(client rest.Interface) func(context.Context, types.NamespacedName) ([]*policyv1.PodDisruptionBudget, error) {
-	return func(ctx context.Context, in types.NamespacedName) (found []*policyv1.PodDisruptionBudget, err error) {
-		list := &policyv1.PodDisruptionBudgetList{}
-		if err := client.Get().Namespace(in.Namespace).Resource("poddisruptionbudgets").Do(ctx).Into(list); err != nil {
-			return nil, fmt.Errorf("list disruption budgets of namespace %q: %w", in.Namespace, err)
-		}
-		for i := range list.Items {
-			found = append(found, &list.Items[i])
-		}
-		return found, nil
+func (c Clients) budgets(ctx context.Context, in types.NamespacedName) (found []*policyv1.PodDisruptionBudget, err error) {
+	list := &policyv1.PodDisruptionBudgetList{}
+	if err := c.Budgets.Get().Namespace(in.Namespace).Resource("poddisruptionbudgets").Do(ctx).Into(list); err != nil {
+		return nil, fmt.Errorf("list disruption budgets of namespace %q: %w", in.Namespace, err)
 	}
+	for i := range list.Items {
+		found = append(found, &list.Items[i])
+	}
+	return found, nil
 }
 
-func readDeployment(pods rest.Interface, objects dynamic.Interface) func(context.Context, types.NamespacedName) (plan.DeploymentState, error) {
-	return func(ctx context.Context, name types.NamespacedName) (plan.DeploymentState, error) {
-		u, err := objects.Resource(deploymentResource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{ResourceVersion: "0"})
-		if apierrors.IsNotFound(err) {
-			return plan.DeploymentState{}, nil
-		}
-		if err != nil {
-			return plan.DeploymentState{}, fmt.Errorf("read Deployment %s: %w", name, err)
-		}
-		d, list := asDeployment(u), &corev1.PodList{}
-		if d.Spec.Selector == nil {
-			return plan.DeploymentState{}, fmt.Errorf("read Deployment %s: %w", name, d.Unreadable())
-		}
-		err = pods.Get().Namespace(name.Namespace).Resource("pods").Param("labelSelector", metav1.FormatLabelSelector(d.Spec.Selector)).
-			Param("resourceVersion", "0").Do(ctx).Into(list)
-		if err != nil {
-			return plan.DeploymentState{}, fmt.Errorf("list pods of Deployment %s: %w", name, err)
-		}
-		var theirs []*plan.Replica
-		for i := range list.Items {
-			theirs = append(theirs, plan.ReplicaOf(&list.Items[i]))
-		}
-		w, _ := plan.NewReplicaLedger().Count(time.Now(), d, theirs)
-		return w, nil
+func (c Clients) deployment(ctx context.Context, name types.NamespacedName) (plan.DeploymentState, error) {
+	u, err := c.Dynamic.Resource(deploymentResource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{ResourceVersion: "0"})
+	if apierrors.IsNotFound(err) {
+		return plan.DeploymentState{}, nil
 	}
+	if err != nil {
+		return plan.DeploymentState{}, fmt.Errorf("read Deployment %s: %w", name, err)
+	}
+	d, list := asDeployment(u), &corev1.PodList{}
+	if d.Spec.Selector == nil {
+		return plan.DeploymentState{}, fmt.Errorf("read Deployment %s: %w", name, d.Unreadable())
+	}
+	err = c.Pods.Get().Namespace(name.Namespace).Resource("pods").Param("labelSelector", metav1.FormatLabelSelector(d.Spec.Selector)).
+		Param("resourceVersion", "0").Do(ctx).Into(list)
+	if err != nil {
+		return plan.DeploymentState{}, fmt.Errorf("list pods of Deployment %s: %w", name, err)
+	}
+	var theirs []*plan.Replica
+	for i := range list.Items {
+		theirs = append(theirs, plan.ReplicaOf(&list.Items[i]))
+	}
+	state, _ := plan.NewReplicaLedger().Count(time.Now(), d, theirs)
+	return state, nil
 }

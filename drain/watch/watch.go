@@ -19,14 +19,19 @@ import (
 	"spot-handler/drain/plan"
 )
 
-// Options configure a Cluster.
-type Options struct {
+// Clients read the cluster.
+type Clients struct {
 	// Pods and Budgets are the REST clients of the API groups core/v1 and policy/v1.
 	Pods    rest.Interface
 	Budgets rest.Interface
 	// Dynamic reads what few plans need: Deployments, ReplicaSets, DaemonSets, volume claims,
 	// VolumeAttachments and namespaces.
 	Dynamic dynamic.Interface
+}
+
+// Options configure a Cluster.
+type Options struct {
+	Clients
 
 	// Report takes in what was seen, unless ctx has ended by then. It is called from any goroutine, and
 	// must not block.
@@ -127,9 +132,9 @@ func (c *Cluster) LookUp(ctx context.Context, s plan.Subject) {
 func (c *Cluster) read(ctx context.Context, s plan.Subject) (value any, err error) {
 	switch s.Kind {
 	case plan.PreferencesOfNamespace:
-		return readPreferences(c.opts.Dynamic)(ctx, s.Name)
+		return c.opts.preferences(ctx, s.Name)
 	case plan.ConstraintsOfNamespace:
-		return readConstraints(c.opts.Dynamic)(ctx, s.Name)
+		return c.opts.constraints(ctx, s.Name)
 	}
-	return readClaim(c.opts.Dynamic)(ctx, s.Name)
+	return c.opts.claim(ctx, s.Name)
 }
