@@ -89,7 +89,7 @@ type Event interface{ apply(*Fleet) }
 
 // Todo is what to do now.
 type Todo struct {
-	Watch, Unwatch []Subject // report what is seen, or no more
+	Unwatch, Watch []Subject // report nothing more of these, and what is seen of those, in this order
 	LookUp         []Subject // reply with LookedUp or LookUpFailed
 	Requests       []Request // reply with Replied
 	Halt           []string  // the nodes whose requests are given no more time than EvictTimeout

@@ -431,9 +431,37 @@ func randomScene(t *testing.T, seed uint64) *scene {
 		s.add(pod(fmt.Sprint("bare-", i), withGrace(int64(r.IntN(200))), createdAt(s.start.Add(-time.Hour)), change), "", node(), s.upTo(time.Minute))
 	}
 	for i := range nodes {
-		s.drain(fmt.Sprint("node-", i), s.upTo(20*time.Second), []time.Duration{2 * time.Minute, 2 * time.Minute, time.Minute, 0}[r.IntN(4)])
+		name := fmt.Sprint("node-", i)
+		s.drain(name, s.upTo(20*time.Second), []time.Duration{2 * time.Minute, 2 * time.Minute, time.Minute, 0}[r.IntN(4)])
+		switch r.IntN(6) {
+		case 0:
+			s.in(s.upTo(2*time.Minute), func() { s.cancel(name, r.IntN(2) == 0) })
+		case 1: // interrupted again before that was done
+			s.in(s.upTo(2*time.Minute), func() {
+				s.fleet.Apply(s.now, Cancel{name})
+				s.fleet.Apply(s.now, Remove{name})
+				s.begin(name)
+			})
+		}
 	}
 	return s
+}
+
+// cancel has a node's interruption cancelled, and perhaps interrupted again after that.
+func (s *scene) cancel(name string, again bool) {
+	if s.over {
+		return
+	}
+	s.fleet.Apply(s.now, Cancel{name})
+	if _, _, over := s.fleet.Canceled(s.now, name); !over {
+		s.in(time.Second, func() { s.cancel(name, again) })
+		return
+	}
+	s.fleet.Apply(s.now, Remove{name})
+	delete(s.nodes, name)
+	if again {
+		s.drain(name, s.upTo(time.Minute), time.Minute)
+	}
 }
 
 // drain has a node interrupted after a while.
@@ -447,12 +475,13 @@ func (s *scene) drain(name string, after, left time.Duration) {
 			state.Deadline = s.now.Add(left)
 		}
 		s.nodes[name], s.began[name] = state, s.now
-		s.fleet.Apply(s.now, Prepare{name, state})
 		s.begin(name)
 		s.in(max(0, s.ready.Sub(s.now)), func() {
-			state.Capacity = ReadyCapacity
-			s.nodes[name] = state
-			s.begin(name)
+			if _, interrupted := s.nodes[name]; interrupted {
+				state.Capacity = ReadyCapacity
+				s.nodes[name] = state
+				s.begin(name)
+			}
 		})
 	})
 }
@@ -462,8 +491,13 @@ func (s *scene) begin(name string) {
 	if s.over {
 		return
 	}
-	if _, ok := s.fleet.View(s.now, name, s.nodes[name]); ok {
-		s.fleet.Apply(s.now, Drain{name, s.nodes[name]})
+	state, interrupted := s.nodes[name]
+	if !interrupted {
+		return
+	}
+	s.fleet.Apply(s.now, Prepare{name, state})
+	if _, ok := s.fleet.View(s.now, name, state); ok {
+		s.fleet.Apply(s.now, Drain{name, state})
 		return
 	}
 	s.in(50*time.Millisecond, func() { s.begin(name) })
@@ -472,7 +506,7 @@ func (s *scene) begin(name string) {
 // Whatever happens to whichever pods: there are never more pods surged than maxSurge allows, no pod is evicted
 // twice or deleted past its budget, and each whose eviction was granted in time has started by its latest start.
 func TestRandomScenes(t *testing.T) {
-	scenes := 2000
+	scenes := 1000
 	if testing.Short() {
 		scenes = 300
 	}

@@ -492,3 +492,21 @@ func TestAnotherPodOfItsName(t *testing.T) {
 		t.Errorf("evicted %v, want each once", s.evicted)
 	}
 }
+
+// A drain that ends before its watches have begun has none begin. One that begins again in that moment has its
+// watches begin anew.
+func TestWatchesOfAMoment(t *testing.T) {
+	f := NewFleet(holding, 32, 1)
+	f.Apply(now, Cancel{"node-a"})
+	f.Apply(now, Remove{"node-a"})
+	if todo := f.Next(now); len(todo.Watch)+len(todo.Unwatch) > 0 {
+		t.Errorf("watch %v, unwatch %v; want neither", todo.Watch, todo.Unwatch)
+	}
+	f.Apply(now, Prepare{"node-a", NodeState{}})
+	f.Next(now)
+	f.Apply(now, Remove{"node-a"})
+	f.Apply(now, Prepare{"node-a", NodeState{}})
+	if todo := f.Next(now); len(todo.Watch) != 1 || len(todo.Unwatch) != 1 {
+		t.Errorf("watch %v, unwatch %v; want the node's pods in both", todo.Watch, todo.Unwatch)
+	}
+}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -56,7 +57,11 @@ func (f *Fleet) leave(n *node) {
 			continue
 		}
 		delete(f.users, s)
-		f.todo.Unwatch = append(f.todo.Unwatch, s)
+		if i := slices.Index(f.todo.Watch, s); i >= 0 { // that has not begun
+			f.todo.Watch = slices.Delete(f.todo.Watch, i, i+1)
+		} else {
+			f.todo.Unwatch = append(f.todo.Unwatch, s)
+		}
 		switch s.Kind {
 		case Budgets:
 			delete(f.budgets, s.Name.Namespace)
