@@ -17,13 +17,13 @@ var triedAgain = map[plan.Action]string{
 
 // report notifies and logs what has become of a pod.
 func (d *Drainer) report(r plan.Report) {
-	if r.What == plan.SurgesGivenUp {
+	if r.Kind == plan.SurgesGivenUp {
 		d.opts.Logger.Warn().Str("deployment", r.Deployment.String()).Str("reason", r.Reason).
 			Msg("surge is of no use; pods go back into their ReplicaSet and are held")
 		return
 	}
 	log := d.opts.Logger.With().Str("node", r.Node).Str("pod", r.Pod.Namespace+"/"+r.Pod.Name).Logger()
-	switch r.What {
+	switch r.Kind {
 	case plan.EvictionBlocked:
 		d.opts.Events.EvictionBlocked(r.Node, r.Pod, r.Reason)
 	case plan.EvictionForced:
@@ -35,7 +35,7 @@ func (d *Drainer) report(r plan.Report) {
 		log.Debug().Msg("pod surged: its replacement pod is made")
 	case plan.NotSurged, plan.NotSurgedEither: // the latter was said about another pod
 		level := zerolog.WarnLevel
-		if r.What == plan.NotSurgedEither {
+		if r.Kind == plan.NotSurgedEither {
 			level = zerolog.DebugLevel
 		}
 		log.WithLevel(level).Str("reason", r.Reason).Msg("surge pod; it is held instead")

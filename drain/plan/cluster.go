@@ -254,7 +254,7 @@ func (f *Fleet) release(d Decision) {
 // giveUp has no more pods of the Deployment surged, for as long as it is watched.
 func (f *Fleet) giveUp(d Decision) {
 	if of := f.deployments[d.Deployment]; of != nil && of.ledger.GiveUp(d.Reason) {
-		f.report(Report{What: SurgesGivenUp, Deployment: d.Deployment, Reason: d.Reason})
+		f.report(Report{Kind: SurgesGivenUp, Deployment: d.Deployment, Reason: d.Reason})
 		f.recount(of)
 	}
 }

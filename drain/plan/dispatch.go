@@ -425,14 +425,14 @@ func (f *Fleet) settle(t *tracked, e Replied) {
 	switch {
 	case reply.Settled() && e.Did == SurgeNow:
 		t.surged = true
-		report.What = Surged
+		report.Kind = Surged
 	case reply.Settled() && e.Did == Return:
 		t.surged, t.returned = false, true
 		n.fixed[t.pod.UID] = d.Reason
 		if d.Takes {
 			f.giveUp(d)
 		}
-		report.What, report.Reason = Returned, d.Reason
+		report.Kind, report.Reason = Returned, d.Reason
 	case reply.Settled():
 		by, refusal := evicted, t.refusal
 		switch {
@@ -445,24 +445,24 @@ func (f *Fleet) settle(t *tracked, e Replied) {
 		t.send(by)
 		switch {
 		case e.Did == End:
-			report.What, report.Reason = Ended, d.Reason
+			report.Kind, report.Reason = Ended, d.Reason
 		case by == forceDeleted:
-			report.What, report.Reason = EvictionForced, refusal
+			report.Kind, report.Reason = EvictionForced, refusal
 		default:
 			return
 		}
 	case e.Did == SurgeNow && (reply.Outcome == Refused || hangs): // by admission: the pod is held, like any other
-		report.What = NotSurged
+		report.Kind = NotSurged
 		if len(n.fixed) > 0 {
-			report.What = NotSurgedEither
+			report.Kind = NotSurgedEither
 		}
 		n.fixed[t.pod.UID] = reply.Reason
 		f.plans.sooner(n, f.now)
 	case e.Did == Evict && (reply.Outcome == Refused || reply.Outcome == Unanswered):
 		first, blocked := t.refusal == "", t.unanswered || t.attempt >= tellAfter
-		report.What = TriedAgain
+		report.Kind = TriedAgain
 		if blocked && !t.blocked {
-			f.report(Report{What: EvictionBlocked, Node: n.name, Pod: t.pod, Reason: reply.Reason})
+			f.report(Report{Kind: EvictionBlocked, Node: n.name, Pod: t.pod, Reason: reply.Reason})
 		}
 		if first || blocked && !t.blocked {
 			f.plans.sooner(n, f.now)
@@ -472,7 +472,7 @@ func (f *Fleet) settle(t *tracked, e Replied) {
 		f.retry(t, e)
 	default: // the answer says nothing about the pod
 		t.failure = reply.Reason
-		report.What = TriedAgain
+		report.Kind = TriedAgain
 		f.retry(t, e)
 	}
 	f.report(report)

@@ -99,25 +99,25 @@ type Todo struct {
 	Wake           time.Time // when to ask again, if nothing happens before; zero is never
 }
 
-// What is reported.
-type What string
+// ReportKind is what is reported.
+type ReportKind string
 
 const (
-	EvictionBlocked       What = "blocked"     // a disruption budget has held the pod back for seconds
-	EvictionForced        What = "forced"      // the pod was deleted past its disruption budget
-	AnnotationMeaningless What = "meaningless" // the pod, or its namespace, asks for something that nobody knows
-	Surged                What = "surged"
-	NotSurged             What = "not surged" // its surge was refused; it is held instead
-	NotSurgedEither       What = "not surged either"
-	Returned              What = "returned" // to its ReplicaSet
-	Ended                 What = "ended"    // as its ReplicaSet would have ended it
-	TriedAgain            What = "tried again"
-	SurgesGivenUp         What = "surges given up"
+	EvictionBlocked       ReportKind = "blocked"     // a disruption budget has held the pod back for seconds
+	EvictionForced        ReportKind = "forced"      // the pod was deleted past its disruption budget
+	AnnotationMeaningless ReportKind = "meaningless" // the pod, or its namespace, asks for something that nobody knows
+	Surged                ReportKind = "surged"
+	NotSurged             ReportKind = "not surged" // its surge was refused; it is held instead
+	NotSurgedEither       ReportKind = "not surged either"
+	Returned              ReportKind = "returned" // to its ReplicaSet
+	Ended                 ReportKind = "ended"    // as its ReplicaSet would have ended it
+	TriedAgain            ReportKind = "tried again"
+	SurgesGivenUp         ReportKind = "surges given up"
 )
 
 // Report is something that people want to know.
 type Report struct {
-	What        What
+	Kind        ReportKind
 	Node        string
 	Pod         *corev1.Pod
 	Deployment  types.NamespacedName
@@ -312,9 +312,7 @@ func (f *Fleet) View(now time.Time, name string, state NodeState) (View, bool) {
 	case n == nil || !n.listed:
 		return View{}, false
 	case n.draining && n.state != state:
-		view := ViewOf(Plan(now, f.gatherAs(n, state)))
-		view.For = state
-		return view, true
+		return ViewOf(Plan(now, f.gatherAs(n, state))), true
 	case f.stale(n):
 		f.plans.drop(n)
 		f.replan(n)

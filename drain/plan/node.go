@@ -304,7 +304,6 @@ func (f *Fleet) reportGangs(n *node, own map[Gang]Departure) {
 // replan plans the node again, and has its pods wait for what is to be requested for them.
 func (f *Fleet) replan(n *node) {
 	n.view, n.fresh = f.plan(n, n.state), true
-	n.view.For = n.state
 	n.until = time.Time{}
 	for _, d := range n.view.Plan {
 		if !d.Moves() && !d.Stays {
@@ -436,7 +435,7 @@ func (f *Fleet) reportMeaningless(n *node, d Decision) {
 	}
 	if d.Meaningless != "" && !n.reported[who] {
 		n.reported[who] = true
-		f.report(Report{What: AnnotationMeaningless, Node: n.name, Pod: d.Pod, Reason: d.Meaningless, OfNamespace: d.OfNamespace})
+		f.report(Report{Kind: AnnotationMeaningless, Node: n.name, Pod: d.Pod, Reason: d.Meaningless, OfNamespace: d.OfNamespace})
 	}
 }
 

@@ -12,8 +12,6 @@ type View struct {
 	Staying []*corev1.Pod      // would have to leave if the node's end were certain, see Decision.Stays
 	Daemons []*corev1.Pod      // DaemonSet pods, which stay
 	Plan    []Decision         // one for every pod of the node
-
-	For NodeState // that it was made for
 }
 
 // ViewOf is a plan, by what becomes of the pods.
