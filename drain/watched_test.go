@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -215,6 +216,53 @@ func TestAfterTheEnd(t *testing.T) {
 		}
 		if n := s.d.blockedPods() + s.d.overlong(); n != 0 {
 			s.Errorf("%v pods are counted", n)
+		}
+	})
+}
+
+// A node without pods is done with its first plan. When its drain ends with that, so do its watches: thousands of
+// such nodes must not keep one each.
+func TestWatchesEndWithTheDrain(t *testing.T) {
+	var mu sync.Mutex
+	var watches []context.Context
+	underWay := func() (n int) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, ctx := range watches {
+			if ctx.Err() == nil {
+				n++
+			}
+		}
+		return n
+	}
+	stage(t, surgePolicy, 2*time.Minute, plan.PendingCapacity, func(f *fakeAPI) {
+		surgeScene(1)(f)
+		f.hold = func(r *http.Request) error {
+			if r.URL.Query().Get("watch") != "" {
+				mu.Lock()
+				defer mu.Unlock()
+				watches = append(watches, r.Context())
+			}
+			return nil
+		}
+	}, func(s *scene) {
+		with := underWay()
+		s.d.Look(s.Context(), "empty", s.in)
+		s.pass(time.Second)
+		if n := underWay(); n != with+1 {
+			s.Errorf("%d watches with an empty node, and %d without", n, with)
+		}
+		if status, ok := s.d.Drain(s.Context(), "empty", s.in); !ok || !status.Done {
+			s.Errorf("%+v, %t; want it done with its first plan", status, ok)
+		}
+		s.d.Finish("empty", s.in)
+		s.pass(time.Second)
+		if n := underWay(); n != with {
+			s.Errorf("%d watches after its drain, want %d", n, with)
+		}
+		s.end()
+		if n := underWay(); n != 0 {
+			s.Errorf("%d watches after Run", n)
 		}
 	})
 }
