@@ -478,9 +478,17 @@ func (f *Fleet) settle(t *tracked, e Replied) {
 	f.report(report)
 }
 
+// shownWithin is how long a request that was not answered is left alone: it might have been granted all the same,
+// and the pod's watch shows that, if late, as the API server has too much to do.
+const shownWithin = 2 * time.Second
+
 // retry has the request made again in a while.
 func (f *Fleet) retry(t *tracked, e Replied) {
-	after := retryAfter(f.now, e.Request.began, e.Request.Latest, e.Reply, retryIn(t.attempt, f.random))
+	backoff := retryIn(t.attempt, f.random)
+	if e.Reply.Outcome == Unanswered {
+		backoff = max(backoff, shownWithin)
+	}
+	after := retryAfter(f.now, e.Request.began, e.Request.Latest, e.Reply, backoff)
 	f.wait(t, f.now.Add(after))
 }
 

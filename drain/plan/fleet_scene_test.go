@@ -30,6 +30,7 @@ type scene struct {
 	replies  time.Duration // the longest
 	watches  time.Duration // the longest delay
 	takes    time.Duration // each request, if that is not random
+	lost     bool          // the answers to requests
 	denied   string        // the pod that cannot be surged
 	faults   int           // of 100 requests, how many fail for no reason of their own
 	pods     map[types.UID]*livePod
@@ -329,6 +330,10 @@ func (s *scene) request(r Request) {
 	}
 	if s.random.IntN(100) < s.faults {
 		reply(s.upTo(s.replies), Transient, "etcd is unreachable")
+		return
+	}
+	if s.lost {
+		reply(0, Unanswered, "not answered")
 		return
 	}
 	takes := s.takes

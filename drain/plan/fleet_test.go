@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -508,5 +509,30 @@ func TestWatchesOfAMoment(t *testing.T) {
 	f.Apply(now, Prepare{"node-a", NodeState{}})
 	if todo := f.Next(now); len(todo.Watch) != 1 || len(todo.Unwatch) != 1 {
 		t.Errorf("watch %v, unwatch %v; want the node's pods in both", todo.Watch, todo.Unwatch)
+	}
+}
+
+// An eviction was granted, and its answer got lost. The pod's watch shows that a second later, and it is not
+// evicted again. If it shows nothing, it is.
+func TestLostAnswer(t *testing.T) {
+	for shown, want := range map[bool]int{true: 1, false: 2} {
+		s := newScene(t, 1, holding)
+		s.add(pod("a", withGrace(30)), "", "node-a", time.Hour)
+		s.ready, s.lost = s.start, true
+		s.drain("node-a", 0, 2*time.Minute)
+		s.until(time.Second)
+		if n := len(s.evictions()); n != 1 {
+			t.Fatalf("%d evictions, want 1", n)
+		}
+		s.until(2 * time.Second)
+		p := s.pods["uid-a"]
+		if shown {
+			s.change(p, func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: s.now.Add(30 * time.Second)} })
+		}
+		s.lost = false
+		s.until(20 * time.Second)
+		if n := len(s.evictions()); n != want {
+			t.Errorf("%v if the watch shows it: %t, want %d", s.evictions(), shown, want)
+		}
 	}
 }
