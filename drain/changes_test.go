@@ -28,10 +28,10 @@ func TestPlannedAgainWhenItMatters(t *testing.T) {
 			s.api.change(name, func(pod object) { pod["metadata"].(object)["annotations"] = object{"other": "old"} })
 		}
 		s.pass(time.Second)
-		told := s.count()
+		changes := s.count()
 		wantTold := func(want int64, after string) {
 			s.Helper()
-			if n := told.Swap(0); n != want {
+			if n := changes.Swap(0); n != want {
 				s.Errorf("notified %d times %s, want %d", n, after, want)
 			}
 		}
@@ -70,7 +70,7 @@ func TestNewPodIsPlannedForAtOnce(t *testing.T) {
 	})
 }
 
-// What became of the pods is told as it is, also before the node is planned again.
+// What became of the pods is reported as it is, also before the node is planned again.
 func TestResultIsOfNow(t *testing.T) {
 	stage(t, holding, 120*time.Second, plan.PendingCapacity, pods("a", "b", "c"), func(s *scene) {
 		s.api.gone("a")

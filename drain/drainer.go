@@ -244,37 +244,30 @@ func (d *Drainer) Finish(node string, in plan.NodeState) (pods interruption.Pods
 	return pods
 }
 
-// Result says what became of the pods of a node whose drain was cancelled.
-type Result struct {
-	interruption.Pods // that had to leave
-
-	// Staying are the pods that are on the node, except those that are terminating.
-	Staying []*corev1.Pod
-}
-
 // Cancel stops a node's drain and puts its surged pods back into their ReplicaSets. It
-// returns false while something is still under way: Notify says when to call again. When it
-// returns true the drain has ended, and the result says what had become of the pods; none
-// counts as left. Pods that are terminating cannot be kept.
-func (d *Drainer) Cancel(ctx context.Context, node string) (result Result, over bool, err error) {
+// returns nil while something is still under way: Notify says when to call again. Otherwise the
+// drain has ended, and what it returns says what had become of the pods. Pods that are
+// terminating cannot be kept.
+func (d *Drainer) Cancel(ctx context.Context, node string) (left *plan.Canceled, err error) {
 	d.inbox.ask(ctx, func(now time.Time) {
 		d.fleet.Apply(now, plan.Cancel{Node: node})
-		_, _, over = d.fleet.Canceled(now, node)
+		left = d.fleet.Canceled(now, node)
 	})
-	if !over {
-		return Result{}, false, nil
+	if left == nil {
+		return nil, nil
 	}
 	limited, cancel := context.WithTimeout(ctx, plan.EvictTimeout) // the caller's workers are few
 	defer cancel()
 	// The watch might not have shown yet which pods were surged a moment ago.
 	if err := d.putBackAll(limited, node, "", func(*corev1.Pod) bool { return true }); err != nil {
-		return Result{}, false, err
+		return nil, err
 	}
+	left = nil
 	d.inbox.ask(ctx, func(now time.Time) {
-		result.Pods, result.Staying, over = d.fleet.Canceled(now, node)
+		left = d.fleet.Canceled(now, node)
 		d.fleet.Apply(now, plan.Remove{Node: node})
 	})
-	return result, over, nil
+	return left, nil
 }
 
 // Sweep puts surged pods back into their ReplicaSets where nobody drains their node, as

@@ -100,8 +100,8 @@ func TestFinishedByAnother(t *testing.T) {
 		if r := next.Finish("node-a", s.in); r != want {
 			s.Errorf("result %+v, want %+v", r, want)
 		}
-		if told := s.events.all(); !slices.Equal(told, []string{"left waits: "}) {
-			s.Errorf("notified of %q, want only that the pod that waits was left", told)
+		if events := s.events.all(); !slices.Equal(events, []string{"left waits: "}) {
+			s.Errorf("notified of %q, want only that the pod that waits was left", events)
 		}
 	})
 }
@@ -140,9 +140,9 @@ func TestSurgeFromLabelToEviction(t *testing.T) {
 // Cancelled: surged pods go back, and nothing is evicted any more.
 func TestCancel(t *testing.T) {
 	stage(t, surgePolicy, 120*time.Second, plan.PendingCapacity, surgeScene(1), func(s *scene) {
-		r, done, err := s.d.Cancel(s.Context(), "node-a")
-		if err != nil || !done || r.Total != 0 {
-			s.Fatalf("result %+v, done %v, %v", r, done, err)
+		left, err := s.d.Cancel(s.Context(), "node-a")
+		if err != nil || left == nil || left.Total != 0 {
+			s.Fatalf("left %+v, %v", left, err)
 		}
 		if got := s.labels("a"); got[plan.SurgedLabel] != nil || got[plan.HashLabel] != "abc12" {
 			s.Errorf("labels %v, want the pod as it was", got)
@@ -184,8 +184,8 @@ func TestCancelOfWhatTheWatchHasNotShown(t *testing.T) {
 		if s.labels("a")[plan.SurgedLabel] == nil {
 			s.Fatal("not surged")
 		}
-		if _, done, err := s.d.Cancel(s.Context(), "node-a"); err != nil || !done {
-			s.Fatalf("done %v, %v", done, err)
+		if left, err := s.d.Cancel(s.Context(), "node-a"); err != nil || left == nil {
+			s.Fatalf("left %v, %v", left, err)
 		}
 		if got := s.labels("a"); got[plan.SurgedLabel] != nil || got[plan.HashLabel] != "abc12" {
 			s.Errorf("labels %v, want the pod as it was", got)
@@ -206,8 +206,8 @@ func TestCancelHoldsNobodyUp(t *testing.T) {
 		}
 	}, func(s *scene) {
 		start := time.Now()
-		if _, done, err := s.d.Cancel(s.Context(), "node-a"); done || err == nil || time.Since(start) > plan.EvictTimeout {
-			s.Errorf("done %v, %v after %s, want an error within %s", done, err, time.Since(start), plan.EvictTimeout)
+		if left, err := s.d.Cancel(s.Context(), "node-a"); left != nil || err == nil || time.Since(start) > plan.EvictTimeout {
+			s.Errorf("left %v, %v after %s, want an error within %s", left, err, time.Since(start), plan.EvictTimeout)
 		}
 	})
 }

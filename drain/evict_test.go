@@ -116,7 +116,7 @@ func TestRetryAfterEndsAtTheLatestStart(t *testing.T) {
 }
 
 // An admission webhook that denies evictions does not slow down all others, and its words
-// are told.
+// are reported.
 func TestDeniedEviction(t *testing.T) {
 	stage(t, holding, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 		pods("a")(f)
@@ -135,7 +135,7 @@ func TestDeniedEviction(t *testing.T) {
 	})
 }
 
-// That a pod is held back is told once, whatever other errors come between.
+// That a pod is held back is reported once, whatever other errors come between.
 func TestBlockedIsToldOnce(t *testing.T) {
 	var tries atomic.Int64
 	stage(t, holding, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {

@@ -52,8 +52,8 @@ func TestSurgedPodFollowsItsReplicaSet(t *testing.T) {
 					s.Fatal("not surged")
 				}
 				tt.happens(s.api)
-				if _, done, err := s.d.Cancel(s.Context(), "node-a"); err != nil || !done {
-					s.Fatalf("done %v, %v", done, err)
+				if left, err := s.d.Cancel(s.Context(), "node-a"); err != nil || left == nil {
+					s.Fatalf("left %v, %v", left, err)
 				}
 				ended, back := s.api.count("DELETE", "/pods/a") == 1, s.labels("a")[plan.HashLabel] == "abc12" && s.labels("a")[plan.SurgedLabel] == nil
 				if ended != tt.ends || back == tt.ends {

@@ -17,44 +17,46 @@ import (
 	"spot-handler/drain/plan"
 )
 
-// told keeps the Events of pods.
-type told struct {
+// podEvents keeps the Events of pods.
+type podEvents struct {
 	mu   sync.Mutex
 	list []string
 }
 
-var _ Events = (*told)(nil)
+var _ Events = (*podEvents)(nil)
 
-func (e *told) say(what string, pod *corev1.Pod, reason string) {
+func (e *podEvents) say(what string, pod *corev1.Pod, reason string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.list = append(e.list, what+" "+pod.Name+": "+reason)
 }
 
 // all are the Events so far.
-func (e *told) all() []string {
+func (e *podEvents) all() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Clone(e.list)
 }
 
-func (e *told) EvictionBlocked(_ string, pod *corev1.Pod, reason string) {
+func (e *podEvents) EvictionBlocked(_ string, pod *corev1.Pod, reason string) {
 	e.say("blocked", pod, reason)
 }
 
-func (e *told) EvictionForced(_ string, pod *corev1.Pod, reason string) { e.say("forced", pod, reason) }
+func (e *podEvents) EvictionForced(_ string, pod *corev1.Pod, reason string) {
+	e.say("forced", pod, reason)
+}
 
-func (e *told) AnnotationMeaningless(_ string, pod *corev1.Pod, text string, _ bool) {
+func (e *podEvents) AnnotationMeaningless(_ string, pod *corev1.Pod, text string, _ bool) {
 	e.say("meaningless", pod, text)
 }
 
-func (e *told) PodLeft(_ string, pod *corev1.Pod, reason string) { e.say("left", pod, reason) }
+func (e *podEvents) PodLeft(_ string, pod *corev1.Pod, reason string) { e.say("left", pod, reason) }
 
 // scene is a node under drain in fake time, planned again whenever the drainer says so.
 type scene struct {
 	*testing.T
 	api    *fakeAPI
-	events *told
+	events *podEvents
 	d      *Drainer
 	start  time.Time
 	in     plan.NodeState
@@ -79,7 +81,7 @@ func stageAtOnce(
 	synctest.Test(t, func(t *testing.T) {
 		api := newFakeAPI()
 		prepare(api)
-		s := &scene{T: t, api: api, events: &told{}, start: time.Now(), wake: make(chan struct{}, 1), atOnce: atOnce}
+		s := &scene{T: t, api: api, events: &podEvents{}, start: time.Now(), wake: make(chan struct{}, 1), atOnce: atOnce}
 		s.in = plan.NodeState{Taint: taint, Deadline: s.start.Add(in), Capacity: capacity}
 		if in == 0 {
 			s.in.Deadline = time.Time{}

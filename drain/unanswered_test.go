@@ -101,12 +101,12 @@ func TestCancelWaitsForNoLongRequest(t *testing.T) {
 		f.hold = slowWebhook(time.Hour)
 	}, func(s *scene) {
 		s.until(25 * time.Second) // the second attempt is under way
-		if _, done, _ := s.d.Cancel(s.Context(), "node-a"); done {
+		if left, _ := s.d.Cancel(s.Context(), "node-a"); left != nil {
 			s.Fatal("no request is under way")
 		}
 		s.pass(time.Second)
-		if _, done, err := s.d.Cancel(s.Context(), "node-a"); !done || err != nil {
-			s.Errorf("done %v, %v; want that it is over, as the request has had its 10 s", done, err)
+		if left, err := s.d.Cancel(s.Context(), "node-a"); left == nil || err != nil {
+			s.Errorf("left %v, %v; want that it is over, as the request has had its 10 s", left, err)
 		}
 	})
 }

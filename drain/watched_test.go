@@ -38,7 +38,7 @@ func TestOpenings(t *testing.T) {
 			}
 			return nil
 		}
-		s := &scene{T: t, api: api, events: &told{}, atOnce: 4}
+		s := &scene{T: t, api: api, events: &podEvents{}, atOnce: 4}
 		s.d = s.drainer(holding, func(string) {})
 		go func() { _ = s.d.Run(t.Context()) }()
 		want := func(when string, want int) {
@@ -52,7 +52,7 @@ func TestOpenings(t *testing.T) {
 		}
 		in := plan.NodeState{Taint: taint, Deadline: time.Now().Add(2 * time.Minute)}
 		for i := range nodes { // cancelled nodes are watched, and not planned
-			_, _, _ = s.d.Cancel(t.Context(), fmt.Sprint("node-", i))
+			_, _ = s.d.Cancel(t.Context(), fmt.Sprint("node-", i))
 		}
 		want("at first", atOnce)
 		mu.Lock()
@@ -211,8 +211,8 @@ func TestAfterTheEnd(t *testing.T) {
 		if _, ok := s.d.Look(s.Context(), "node-a", s.in); ok {
 			s.Error("it knows a node's pods")
 		}
-		if _, over, err := s.d.Cancel(s.Context(), "node-a"); over || err != nil {
-			s.Errorf("cancelled %t, %v", over, err)
+		if left, err := s.d.Cancel(s.Context(), "node-a"); left != nil || err != nil {
+			s.Errorf("left %v, %v", left, err)
 		}
 		if n := s.d.blockedPods() + s.d.overlong(); n != 0 {
 			s.Errorf("%v pods are counted", n)

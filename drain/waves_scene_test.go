@@ -47,7 +47,7 @@ func underBudget(f *fakeAPI, app string, expected, desired, current int32, repla
 }
 
 // Two of three pods of a StatefulSet are on the node, under maxUnavailable 1. Each has 45 s of grace, of which it
-// takes 30, and its successor, which the StatefulSet makes when the pod has gone, 10 s to be Ready. The
+// takes 30, and its replacement, which the StatefulSet makes when the pod has gone, 10 s to be Ready. The
 // replacement node is Ready after 45 s.
 func TestWavesOfAStatefulSet(t *testing.T) {
 	const grace, ends, starts, boot = 45, 30 * time.Second, 10 * time.Second, 45 * time.Second

@@ -32,7 +32,7 @@ func TestPreferencesPassNoBudget(t *testing.T) {
 	}
 }
 
-// What a namespace asks for is read before its pods are moved, and what means nothing is told
+// What a namespace asks for is read before its pods are moved, and what means nothing gets an Event
 // once: of the pod, or of the namespace for all of its pods.
 func TestWhenOfTheNamespace(t *testing.T) {
 	stage(t, holding, 2*time.Minute, plan.PendingCapacity, func(f *fakeAPI) {
@@ -59,11 +59,11 @@ func TestWhenOfTheNamespace(t *testing.T) {
 			case strings.HasSuffix(line, `: spot-handler/blocked-pods="never", want one of ["leave" "delete"]`):
 				ofNamespace++
 			default:
-				t.Errorf("told %q", line)
+				t.Errorf("Event %q", line)
 			}
 		}
 		if ofPod != 1 || ofNamespace != 1 {
-			t.Errorf("told %q, want each once", s.events.all())
+			t.Errorf("Events %q, want each once", s.events.all())
 		}
 	})
 }

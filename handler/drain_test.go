@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"spot-handler/drain"
 	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
@@ -358,7 +357,7 @@ func TestCordonOnly(t *testing.T) {
 				})
 				h := newTestHandler(t, f, func(o *setup) {
 					o.CordonOnly, o.rules.lead = true, 10*time.Minute
-					o.Drainer = &fakeDrainer{CancelFunc: func(string) (drain.Result, bool, error) { return drain.Result{}, true, nil }}
+					o.Drainer = &fakeDrainer{CancelFunc: func(string) (*plan.Canceled, error) { return &plan.Canceled{}, nil }}
 					o.Provisioner = &fakeProvisioner{}
 				})
 				n := interruption.Notice{

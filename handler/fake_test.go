@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"spot-handler/drain"
 	"spot-handler/drain/plan"
 	"spot-handler/e2e/patched"
 	"spot-handler/handler/interruption"
@@ -187,7 +186,7 @@ type fakeDrainer struct {
 	DrainFunc  func(node string, in plan.NodeState) (plan.Status, bool)
 	FinishFunc func(node string) interruption.Pods
 
-	CancelFunc func(node string) (drain.Result, bool, error)
+	CancelFunc func(node string) (*plan.Canceled, error)
 
 	RunFunc   func(ctx context.Context) error // nil: until ctx ends
 	SweepFunc func() error                    // nil: there is nothing to sweep
@@ -217,7 +216,7 @@ func (f *fakeDrainer) Finish(node string, _ plan.NodeState) interruption.Pods {
 
 func (f *fakeDrainer) Forget(string) {}
 
-func (f *fakeDrainer) Cancel(_ context.Context, node string) (drain.Result, bool, error) {
+func (f *fakeDrainer) Cancel(_ context.Context, node string) (*plan.Canceled, error) {
 	return f.CancelFunc(node)
 }
 

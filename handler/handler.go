@@ -34,7 +34,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 
-	"spot-handler/drain"
 	"spot-handler/drain/fair"
 	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
@@ -61,7 +60,7 @@ type Drainer interface {
 	Look(ctx context.Context, node string, in plan.NodeState) (plan.View, bool)
 	Drain(ctx context.Context, node string, in plan.NodeState) (plan.Status, bool)
 	Finish(node string, in plan.NodeState) interruption.Pods
-	Cancel(ctx context.Context, node string) (drain.Result, bool, error)
+	Cancel(ctx context.Context, node string) (*plan.Canceled, error)
 	Sweep(ctx context.Context, node string, drained func(node string) bool) error
 	Forget(node string)
 }

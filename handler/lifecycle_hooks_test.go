@@ -11,7 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/lifecycle"
 	"spot-handler/handler/provisioner"
@@ -379,7 +379,7 @@ func TestEndWithAHookALittleLater(t *testing.T) {
 // Nobody drains for a hook that was cancelled; its group waits until it times out.
 func TestCanceledHookIsLeft(t *testing.T) {
 	hookStory(t, func(o *setup) {
-		o.Drainer.(*fakeDrainer).CancelFunc = func(string) (drain.Result, bool, error) { return drain.Result{}, true, nil }
+		o.Drainer.(*fakeDrainer).CancelFunc = func(string) (*plan.Canceled, error) { return &plan.Canceled{}, nil }
 	}, func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
 		accept(t, h, hooked("drain"))
 		after(time.Second)

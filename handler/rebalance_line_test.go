@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"spot-handler/drain"
 	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
@@ -52,7 +51,7 @@ func newFleet(t *testing.T, size int, change func(*setup)) *fleet {
 				return plan.Status{Total: 1, Begun: true, Done: f.done[node]}, true
 			},
 			FinishFunc: func(string) interruption.Pods { return interruption.Pods{Total: 1, Graceful: 1} },
-			CancelFunc: func(string) (drain.Result, bool, error) { return drain.Result{}, true, nil },
+			CancelFunc: func(string) (*plan.Canceled, error) { return &plan.Canceled{}, nil },
 		}
 		o.Provisioner = &fakeProvisioner{
 			RequestFunc: func(rec interruption.Record) (interruption.Replacement, error) {

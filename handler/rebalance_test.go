@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
@@ -36,7 +36,7 @@ func recommended(t *testing.T, f func(t *testing.T, s *atRisk)) {
 			s.options(o)
 			o.RebalanceTTL = time.Hour
 			s.rules, o.rules.pool = &o.rules, func() (interruption.RebalancePolicy, error) { return s.policy, s.unknown }
-			o.Drainer.(*fakeDrainer).CancelFunc = func(string) (drain.Result, bool, error) { return drain.Result{}, true, nil }
+			o.Drainer.(*fakeDrainer).CancelFunc = func(string) (*plan.Canceled, error) { return &plan.Canceled{}, nil }
 		})
 		f(t, s)
 	})

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
@@ -303,7 +303,7 @@ func TestNoticeWhileBeingUndone(t *testing.T) {
 					accept(t, h, m)
 				}
 				untilStable(t, f, h)
-				h.opts.Drainer.(*forgets).CancelFunc = func(string) (drain.Result, bool, error) { return drain.Result{}, false, nil }
+				h.opts.Drainer.(*forgets).CancelFunc = func(string) (*plan.Canceled, error) { return nil, nil }
 				accept(t, h, withdrawn(n))
 				if again := untilStable(t, f, h); again != time.Second {
 					t.Fatalf("looks again in %s, want a second", again)

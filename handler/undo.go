@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
@@ -65,11 +65,11 @@ func (r *reconciliation) recordRemoved(ctx context.Context) (done bool, err erro
 // last, so if the process is killed in between, the next process carries on.
 func (r *reconciliation) undo(ctx context.Context, rest *interruption.Record) error {
 	r.known.cancelling = true
-	result, done, err := r.opts.Drainer.Cancel(ctx, r.node.Name)
+	left, err := r.opts.Drainer.Cancel(ctx, r.node.Name)
 	if err != nil {
 		return fmt.Errorf("cancel drain: %w", err)
 	}
-	if !done {
+	if left == nil {
 		r.lookAgainIn(time.Second) // the drainer wakes us earlier
 		return nil
 	}
@@ -85,11 +85,11 @@ func (r *reconciliation) undo(ctx context.Context, rest *interruption.Record) er
 			return fmt.Errorf("unmark node: %w", err)
 		}
 	}
-	r.opts.Workloads.Canceled(ctx, workloads.Interruption{Node: before.Name, Record: was}, result.Staying)
+	r.opts.Workloads.Canceled(ctx, workloads.Interruption{Node: before.Name, Record: was}, left.Staying)
 	if underWay {
-		r.metrics.ended(was, resultCanceled, result.Pods, time.Now())
+		r.metrics.ended(was, resultCanceled, left.Pods, time.Now())
 	}
-	r.reportUndone(before, was, rest, result)
+	r.reportUndone(before, was, rest, *left)
 	r.forget(r.node.Name)
 	if !r.removed { // else the record would be seen again, and its end counted twice
 		rests := known{resourceVersion: r.node.ResourceVersion}
@@ -103,7 +103,7 @@ func (r *reconciliation) undo(ctx context.Context, rest *interruption.Record) er
 }
 
 // reportUndone says why a node is as it was before, and what still stands.
-func (r *reconciliation) reportUndone(node *corev1.Node, was interruption.Record, rest *interruption.Record, result drain.Result) {
+func (r *reconciliation) reportUndone(node *corev1.Node, was interruption.Record, rest *interruption.Record, left plan.Canceled) {
 	stands := ptr.Deref(rest, was)
 	text, news := "interruption cancelled, node as it was", notify.Canceled
 	switch {
@@ -118,7 +118,7 @@ func (r *reconciliation) reportUndone(node *corev1.Node, was interruption.Record
 	if rest != nil {
 		text += ", next drain waits"
 	}
-	r.fieldsOf(r.opts.Logger.Info(), stands).Int("pods", result.Total).Msg(text)
+	r.fieldsOf(r.opts.Logger.Info(), stands).Int("pods", left.Total).Msg(text)
 	r.opts.Events.Notify(news(node, was))
 }
 

@@ -8,16 +8,19 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"spot-handler/drain"
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
 
 // cancels has the fake drainer finish a cancellation as soon as done says so.
 func cancels(h *Handler, done func() (bool, error)) {
-	h.opts.Drainer.(*fakeDrainer).CancelFunc = func(string) (drain.Result, bool, error) {
+	h.opts.Drainer.(*fakeDrainer).CancelFunc = func(string) (*plan.Canceled, error) {
 		ok, err := done()
-		return drain.Result{Pods: interruption.Pods{Total: 1, Graceful: 1}}, ok, err
+		if !ok {
+			return nil, err
+		}
+		return &plan.Canceled{Pods: interruption.Pods{Total: 1, Graceful: 1}}, err
 	}
 }
 
@@ -193,7 +196,7 @@ func TestNoticeWhileARemovedRecordIsStopped(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.change(func(n *corev1.Node) { delete(n.Annotations, interruption.Annotation) })
-		h.opts.Drainer.(*forgets).CancelFunc = func(string) (drain.Result, bool, error) { return drain.Result{}, false, nil }
+		h.opts.Drainer.(*forgets).CancelFunc = func(string) (*plan.Canceled, error) { return nil, nil }
 		if again, err := step(t, h); err != nil || again != time.Second {
 			t.Fatalf("again in %s, %v; want in a second", again, err)
 		}

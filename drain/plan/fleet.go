@@ -364,23 +364,32 @@ func (f *Fleet) Result(now time.Time, name string, state NodeState) (interruptio
 	return n.result()
 }
 
-// Canceled reports whether nothing is under way any more of a drain that was cancelled. It returns what
-// has become of the pods, and which of them stay.
-func (f *Fleet) Canceled(now time.Time, name string) (pods interruption.Pods, staying []*corev1.Pod, over bool) {
+// Canceled is what a cancelled drain leaves.
+type Canceled struct {
+	interruption.Pods // that had to leave; none counts as left
+
+	// Staying are the pods that are on the node, except those that are terminating.
+	Staying []*corev1.Pod
+}
+
+// Canceled says what has become of the pods of a node whose drain was cancelled; nil while something
+// is still under way.
+func (f *Fleet) Canceled(now time.Time, name string) *Canceled {
 	f.now = now
 	n := f.nodes[name]
 	if n == nil || !n.canceled || !n.listed || n.underWay > 0 {
-		return pods, nil, false
+		return nil
 	}
-	pods, _ = n.result()
+	pods, _ := n.result()
 	pods.Total, pods.Left = pods.Total-pods.Left, 0
+	left := &Canceled{Pods: pods}
 	for _, pod := range n.list() {
 		if pod.DeletionTimestamp == nil {
-			staying = append(staying, pod)
+			left.Staying = append(left.Staying, pod)
 		}
 	}
-	slices.SortFunc(staying, byUrgency)
-	return pods, staying, true
+	slices.SortFunc(left.Staying, byUrgency)
+	return left
 }
 
 // RefusedPods counts the pods that are refused at this moment, by their disruption budget: its NAMESPACE/NAME, or

@@ -458,7 +458,7 @@ func (s *scene) cancel(name string, again bool) {
 		return
 	}
 	s.fleet.Apply(s.now, Cancel{name})
-	if _, _, over := s.fleet.Canceled(s.now, name); !over {
+	if s.fleet.Canceled(s.now, name) == nil {
 		s.in(time.Second, func() { s.cancel(name, again) })
 		return
 	}

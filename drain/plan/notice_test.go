@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Who asks is to be told, even if it stays to the end; but nobody that is gone, that does not run
+// Who asks is notified, even if it stays to the end; but nobody that is gone, that does not run
 // as the API server has it, or whose namespace forbids it or is not known yet.
 func TestNotice(t *testing.T) {
 	asks := annotated(NoticeAnnotation, "8080/bye")

@@ -215,7 +215,7 @@ func (e AttachmentSeen) apply(f *Fleet) {
 }
 
 // volumes is how many PersistentVolumes are still attached for pods that have left or have
-// to leave; known is false as long as that cannot be told.
+// to leave; known is false as long as nobody knows.
 func (f *Fleet) volumes(n *node) (count int, known bool) {
 	attached := Subject{Kind: Attachments}
 	for _, pod := range n.view.Moving {

@@ -113,7 +113,7 @@ func shopBudget(app string, expected, desired, current int32) *policyv1.PodDisru
 	}
 }
 
-// How far apart two waves are: the time in which the pods last became Ready, and, where a successor starts only
+// How far apart two waves are: the time in which the pods last became Ready, and, where a replacement pod starts only
 // then, that in which they end, and a volume is detached.
 func TestCycles(t *testing.T) {
 	claim := types.NamespacedName{Namespace: "shop", Name: "data"}
