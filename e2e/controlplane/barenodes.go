@@ -44,6 +44,9 @@ type BareNodes struct {
 	// Unmanaged nodes have no kubelet: no pod on them ever starts, and after five of
 	// Options.Heartbeat the control plane takes them for dead. They cost nothing.
 	Unmanaged bool
+
+	// Change may change each Node in any other way before it is created.
+	Change func(i int, node *corev1.Node)
 }
 
 // InstanceID is the EC2 instance that the tests give a node: always the same for the same
@@ -144,6 +147,9 @@ func bareNode(spec BareNodes, name string, i int) *corev1.Node {
 	maps.Copy(node.Annotations, spec.Annotations)
 	if !spec.Unmanaged {
 		node.Annotations["kwok.x-k8s.io/node"] = "fake"
+	}
+	if spec.Change != nil {
+		spec.Change(i, node)
 	}
 	return node
 }
