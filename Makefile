@@ -68,7 +68,7 @@ ALSO_OLDEST    := $(if $(KUBERNETES)$(KARPENTER),,$(OLDEST))
 
 # The packages whose tests start a control plane, or run programs that are built or
 # downloaded first.
-NOT_UNIT := bench chaos chart controlplane forecast hostile image observe release stories
+NOT_UNIT := bench chaos chart controlplane forecast hostile image manual observe release stories
 
 .PHONY: build unit story test lint demo chaos sim hostile upgrade accuracy bench image chart release help
 
