@@ -46,6 +46,9 @@ func (r *reconciliation) drain(ctx context.Context) (done bool, err error) {
 
 	next := r.rec
 	requestErr := r.replace(ctx, &next, in, view)
+	if why := r.wayBackLost(); why != "" {
+		return true, r.dropRecommendation(ctx, why)
+	}
 	in.Capacity = provisioner.CapacityOf(r.known.replacement)
 	if requestErr != nil { // it is made again, and so is worth waiting for as long as pods can wait
 		in.Capacity = plan.PendingCapacity

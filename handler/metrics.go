@@ -32,17 +32,23 @@ const (
 // kind fires for one.
 const rehearsal = string(interruption.Rehearsal)
 
+// wayBack is what nodes that go back to spot are counted under: EC2 has said nothing about them.
+const wayBack = string(interruption.Return)
+
 // countedAs is the value of the label kind.
 func countedAs(r interruption.Record) string {
-	if r.Rehearsed() {
+	switch {
+	case r.Rehearsed():
 		return rehearsal
+	case r.Returns():
+		return wayBack
 	}
 	return string(r.Kind)
 }
 
 // counted lists every value of the label kind.
 func counted() []string {
-	all := []string{rehearsal}
+	all := []string{rehearsal, wayBack}
 	for _, kind := range interruption.Kinds() {
 		all = append(all, string(kind))
 	}
@@ -97,6 +103,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			m.lead.WithLabelValues(string(kind), string(source))
 		}
 	}
+	m.notices.WithLabelValues(string(interruption.RebalanceRecommendation), wayBack)
 	for _, kind := range counted() {
 		m.duration.WithLabelValues(kind)
 		m.slack.WithLabelValues(kind)

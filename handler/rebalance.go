@@ -1,6 +1,7 @@
 package handler
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -23,6 +24,10 @@ import (
 // An instance that has left its Auto Scaling group for its replacement can't go back. If nothing comes
 // of that replacement, its node is drained without one.
 //
+// A node that goes back to spot has a recommendation of our own, which is handled as with the policy
+// replace, whatever that is. If there is no spot instance for it, or the new node is about to go again,
+// it is dropped at once: the provisioner recommends the node again, less and less often.
+//
 // What makes no progress for the TTL is undone. A notice can upgrade the record in place at any
 // time; the rules here then no longer apply.
 
@@ -31,6 +36,9 @@ const (
 	// policy may have changed, or its pool grown, or there may be room for its replacement by
 	// now. None of that is urgent.
 	rebalanceLook = time.Minute
+
+	// returnLook is how often we look whether the new node of one that goes back to spot is still there.
+	returnLook = 5 * time.Second
 
 	// policyRetry is when to read the policy again after that failed.
 	policyRetry = 10 * time.Second
@@ -53,6 +61,9 @@ func (r *reconciliation) rebalance(ctx context.Context) (done bool, err error) {
 		if r.rec.Phase == interruption.Waiting {
 			why = "EC2 has left the instance alone, and nothing was replaced"
 		}
+		if r.rec.Returns() {
+			why = "no pod has gone back to spot for " + r.opts.RebalanceTTL.String()
+		}
 		return true, r.dropRecommendation(ctx, why)
 	case r.rec.Phase.Over():
 		r.opts.Turns.Remove(r.node.Name)
@@ -65,13 +76,16 @@ func (r *reconciliation) rebalance(ctx context.Context) (done bool, err error) {
 		}
 		return r.drain(ctx)
 	case r.rec.Phase != interruption.Waiting && r.rec.TurnTaken():
+		if why := r.wayBackLost(); why != "" {
+			return true, r.dropRecommendation(ctx, why)
+		}
 		r.keepPlace()
 		done, err = r.drain(ctx)
 		r.lookAround()
 		return done, err
 	}
 
-	if r.detached() { // whatever the policy is by now
+	if r.detached() || r.rec.Returns() { // whatever the policy is by now
 		return r.standInLine(ctx)
 	}
 	rules, err := r.rules()
@@ -92,6 +106,15 @@ func (r *reconciliation) rebalance(ctx context.Context) (done bool, err error) {
 		return true, nil
 	}
 	return r.standInLine(ctx)
+}
+
+// wayBackLost says why a node whose pods go back to spot had better keep those that are left: its new
+// node is gone, or about to go. It is empty otherwise.
+func (r *reconciliation) wayBackLost() string {
+	if asked := r.known.replacementOf(r.rec); r.rec.Returns() && asked != nil && asked.State == provisioner.StateFailed {
+		return cmp.Or(asked.Reason, "its new node is lost")
+	}
+	return ""
 }
 
 // standInLine has a node replaced when its turn comes.
@@ -141,6 +164,9 @@ func (r *reconciliation) lookAround() {
 	r.lookAgain(r.lapseAt())
 	r.lookAgain(rules.Start(r.rec))
 	r.lookAgainIn(rebalanceLook)
+	if r.rec.Returns() && r.rec.Phase != interruption.Waiting {
+		r.lookAgainIn(returnLook)
+	}
 }
 
 // dropRecommendation takes the recommendation off a node, and undoes what it had set there. A
@@ -252,6 +278,9 @@ func (r *reconciliation) secure(ctx context.Context) error {
 // pass leaves a node in service that no pod leaves for its replacement, gives its turn to the next in
 // line, and tries again after a while.
 func (r *reconciliation) pass(ctx context.Context, answer interruption.Replacement, why string) error {
+	if r.rec.Returns() {
+		return r.dropRecommendation(ctx, why)
+	}
 	r.opts.Drainer.Forget(r.node.Name)
 	r.opts.Turns.Remove(r.node.Name)
 	r.memory.change(func() {

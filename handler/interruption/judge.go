@@ -80,6 +80,7 @@ var judging = []func(Case) (Judgement, bool){
 	isOfAnEarlierRun,
 	isEndedByOthers,
 	rehearsesUnderWay,
+	returnsAnInterrupted,
 	endsARehearsal,
 	meetsAnUndo,
 	isOfTheNextRun,
@@ -107,7 +108,7 @@ func isUnmanaged(c Case) (Judgement, bool) {
 }
 
 func isUnwanted(c Case) (Judgement, bool) {
-	ignored := c.Notice.Kind == RebalanceRecommendation && c.Rules.Rebalance == RebalanceIgnore
+	ignored := c.Notice.Kind == RebalanceRecommendation && c.Notice.Source != Return && c.Rules.Rebalance == RebalanceIgnore
 	return when(ignored, Ignored, "the policy is to ignore rebalance recommendations")
 }
 
@@ -178,6 +179,11 @@ func isEndedByOthers(c Case) (Judgement, bool) {
 // rehearsal is still under way.
 func rehearsesUnderWay(c Case) (Judgement, bool) {
 	return when(c.Notice.Source == Rehearsal && c.Recorded, Ignored, "the node is interrupted already")
+}
+
+// returnsAnInterrupted: a node that is interrupted, or on its way back already, has a replacement of its own.
+func returnsAnInterrupted(c Case) (Judgement, bool) {
+	return when(c.Notice.Source == Return && c.Recorded, Ignored, "the node is interrupted already")
 }
 
 // endsARehearsal: EC2 has something to say about a node whose interruption is being rehearsed.

@@ -240,7 +240,7 @@ func (r Rules) waits(rec Record, now time.Time) bool {
 	case ScheduledEvent:
 		return true
 	case RebalanceRecommendation:
-		return r.Rebalance.Replaces()
+		return rec.Returns() || r.Rebalance.Replaces()
 	}
 	return false
 }

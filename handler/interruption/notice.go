@@ -235,5 +235,10 @@ const (
 // of sources, as nothing is read from it.
 const Rehearsal Source = "rehearsal"
 
+// Return is the source of a recommendation that spot-handler makes itself: an on-demand node that stands in
+// for a spot node can go back to spot. It is handled as EC2's recommendations are, and whatever their
+// policy is: nothing happens before a spot instance is Ready. It stands in no list of sources either.
+const Return Source = "return"
+
 // Sources lists every source that is read.
 func Sources() []Source { return []Source{IMDS, Queue} }

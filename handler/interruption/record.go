@@ -212,6 +212,9 @@ func OutcomeText(name string) string {
 // Rehearsed reports whether the record was made up by an operator, and not by EC2.
 func (r Record) Rehearsed() bool { return r.Source == Rehearsal }
 
+// Returns reports whether the record is of a node that goes back to spot, and that EC2 leaves alone.
+func (r Record) Returns() bool { return r.Kind == RebalanceRecommendation && r.Source == Return }
+
 // ParseRecord reads a record back from the annotation's text. Anybody may have edited the text,
 // so it checks the fields that a drain rests on, and refuses more of anything than we write.
 func ParseRecord(text string) (Record, error) {

@@ -21,6 +21,7 @@ const (
 	ReasonCanceled             = "InterruptionCanceled"
 	ReasonInstanceReturned     = "InstanceReturned"
 	ReasonRehearsalOver        = "RehearsalOver"
+	ReasonReturns              = "ReturnsToSpot"
 	ReasonRecordUnreadable     = "RecordUnreadable"
 )
 
@@ -83,13 +84,19 @@ func (n News) eventType() string {
 }
 
 func said(r interruption.Record, text string) string {
-	if r.Rehearsed() {
+	switch {
+	case r.Rehearsed():
 		return rehearsed + text
+	case r.Returns():
+		return goesBack + text
 	}
 	return text
 }
 
-const rehearsed = "rehearsal: "
+const (
+	rehearsed = "rehearsal: "
+	goesBack  = "back to spot: "
+)
 
 // recordOf is the Node's record; none, and it is no rehearsal.
 func recordOf(node *corev1.Node) interruption.Record {
@@ -111,6 +118,9 @@ func NoticeReason(k interruption.Kind) string {
 
 // Noticed: EC2 is about to end the node.
 func Noticed(node *corev1.Node, r interruption.Record) News {
+	if r.Returns() {
+		return newNews(node, r, Notice, ReasonReturns, "pods move when a spot node is Ready; nothing happens before")
+	}
 	when := "no deadline"
 	if d := r.Deadline; !d.IsZero() {
 		when = fmt.Sprintf("deadline %s, in %.0f s", d.Format(time.RFC3339), time.Until(d).Seconds())
@@ -153,7 +163,11 @@ func Ended(node *corev1.Node, reason string, p interruption.Pods, slack time.Dur
 
 // Canceled: the interruption was cancelled, and what it had set on the node is undone.
 func Canceled(node *corev1.Node, r interruption.Record) News {
-	return newNews(node, r, Outcome, ReasonCanceled, fmt.Sprintf("%s cancelled; node as it was before", r.Kind))
+	what := string(r.Kind) + " cancelled"
+	if r.Returns() {
+		what = "put off"
+	}
+	return newNews(node, r, Outcome, ReasonCanceled, what+"; node as it was before")
 }
 
 // Returned: the instance has come back, or its rehearsal is over, and what was set on the node is

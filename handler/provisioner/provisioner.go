@@ -120,8 +120,8 @@ func (p *Provisioner) Request(ctx context.Context, node *corev1.Node, rec interr
 func (p *Provisioner) spare(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) *decision {
 	const why = "--replacement=when-needed"
 	prev := rec.Replacement
-	if p.opts.Room == nil || p.opts.Choice == None || prev != nil && prev.Name != "" {
-		return nil
+	if p.opts.Room == nil || p.opts.Choice == None || prev != nil && prev.Name != "" || rec.Returns() {
+		return nil // what goes back to spot waits for its new node
 	}
 	if len(need.Moving) == 0 { // all have moved, or nobody asked before
 		if prev == nil || prev.Backend != Spare {

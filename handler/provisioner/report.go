@@ -26,7 +26,9 @@ func (p *Provisioner) report(node *corev1.Node, rec interruption.Record, d decis
 		last = *prev
 	}
 	requested := p.requestedAt(node.Name, last, d.Replacement)
-	p.count(last, d.Replacement, requested)
+	if !rec.Returns() || d.State != StateFailed && d.State != StateUnsupported { // else nothing is missing: the node stays
+		p.count(last, d.Replacement, requested)
+	}
 	p.logChoice(node, rec.Instance, last, d)
 }
 
