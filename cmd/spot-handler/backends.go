@@ -44,9 +44,12 @@ type backing struct {
 	taken      *offerings.Memory
 	room       provisioner.Room  // nil: it is not asked
 	notify     func(node string) // nil: a request waits for its answer, and nothing runs what is made
+	accept     acceptFunc        // of what brings nodes back to spot; nil: nothing does
 	registerer prometheus.Registerer
 	logger     zerolog.Logger
 }
+
+type acceptFunc func(ctx context.Context, n interruption.Notice) (interruption.Verdict, error)
 
 // newProvisioner makes what asks backends for replacement nodes, in their order. The first is pools.
 func newProvisioner(b backing) (*karpenter.Backend, *provisioner.Provisioner) {
@@ -64,6 +67,7 @@ func newProvisioner(b backing) (*karpenter.Backend, *provisioner.Provisioner) {
 		Node:              b.node,
 		Events:            b.events,
 		Notify:            b.notify,
+		Return:            b.accept,
 		Registerer:        b.registerer,
 		Logger:            b.logger,
 	})

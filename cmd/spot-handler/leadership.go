@@ -97,6 +97,11 @@ func (p parts) leadership(registry *prometheus.Registry) leadership {
 		Registerer: registry, Logger: part(p.logger, "drain"),
 	})
 	p.taken, p.notify, p.registerer = offerings.New(), enqueue, registry
+	if cfg.bringsBack() {
+		p.accept = func(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
+			return h.Accept(ctx, n)
+		}
+	}
 	p.room = newRoom(p.backing)
 	pools, provider := newProvisioner(p.backing)
 	if asksKarpenter(cfg) {

@@ -93,6 +93,12 @@ type settings struct {
 // fleet reports whether the process cares for all nodes, and not for its own alone.
 func (c *settings) fleet() bool { return c.mode != modeIMDS }
 
+// bringsBack reports whether on-demand replacements are brought back to spot. Who leaves drained nodes alone, or
+// sees one node only, leaves that to Karpenter.
+func (c *settings) bringsBack() bool {
+	return c.fleet() && c.release && !c.cordonOnly && !c.dryRun && asksKarpenter(*c)
+}
+
 // define declares the flags of c.mode, in the order in which --help shows them.
 func (c *settings) define() []group {
 	source, leader, evict, replacement := titled("Notices"), titled("Leader"), titled("Drain"), titled("Replacement")
@@ -174,9 +180,9 @@ func (c *settings) define() []group {
 	oneOf(replacement, &c.replacement, "replacement", replacementAlways, []string{replacementAlways, replacementWhenNeeded},
 		"when to request a replacement: always, or when-needed, if the pods don't fit on running nodes")
 	within(replacement, &c.calm, "calm", karpenter.DefaultCalm, bounds{0, karpenter.LongestHold, true, "0s (off) to 24h"},
-		"how long EC2 must have been quiet about the instance types and zones of a spot NodePool before "+
-			"Karpenter may move pods back to it from the on-demand nodes that replaced its nodes; the annotation "+
-			karpenter.CalmAnnotation+" on the NodePool overrides it")
+		"how long the on-demand replacement of a spot node stays, and how long EC2 must have been quiet about "+
+			"an instance type in a zone, before pods go back to spot there; 0s leaves that to Karpenter; the "+
+			"annotation "+karpenter.CalmAnnotation+" on the NodePool overrides it")
 	within(replacement, &c.replacementTTL, "replacement-ttl", 10*time.Minute,
 		bounds{30 * time.Second, ever, true, "0s (keep it) or at least 30s, as pods need some time to come"},
 		"how long a replacement may be Ready and empty before it's deleted; 0 keeps it. Pods come within two "+

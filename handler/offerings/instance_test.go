@@ -33,7 +33,7 @@ func TestOneInstanceIsLostOnce(t *testing.T) {
 		if n := len(m.of); n != 2 {
 			t.Errorf("%d offerings were lost with two instances", n)
 		}
-		if at, _ := m.LastLoss("spot"); at.Sub(began) < 1100*time.Second {
+		if at := m.lastLoss(); at.Sub(began) < 1100*time.Second {
 			t.Errorf("the last loss was %s after the first, want that of the second instance", at.Sub(began))
 		}
 		if got := m.of[Loss{Offering{"type-0", "a"}, "spot"}]; got == nil || !got.Last.Equal(began) || got.Lost > 1 {
@@ -53,7 +53,7 @@ func TestNoticeAfterARecommendation(t *testing.T) {
 		time.Sleep(time.Minute)
 		m.Note(node, record(interruption.SpotInterruption))
 		m.wantTally(t, "a", 1, 0)
-		if at, _ := m.LastLoss("spot"); !at.Equal(time.Now()) {
+		if at := m.lastLoss(); !at.Equal(time.Now()) {
 			t.Errorf("last loss at %s, want now", at)
 		}
 		time.Sleep(remembered)

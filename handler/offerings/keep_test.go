@@ -132,13 +132,12 @@ func TestMemorySurvives(t *testing.T) {
 		if got := next.Lost(); len(got) != 3 || !slices.Equal(got, lost) {
 			t.Errorf("the next process knows of %v, want %v", got, lost)
 		}
-		was, _ := m.LastLoss("spot")
-		if at, known := next.LastLoss("spot"); !known || !at.Equal(was) || time.Since(at) > 3*pause {
-			t.Errorf("pool spot has lost its last node at %s, known: %t; want %s", at, known, was)
+		was, _ := m.LastLosses(time.Time{})
+		if last, known := next.LastLosses(time.Time{}); !known || !maps.EqualFunc(was, last, time.Time.Equal) || time.Since(next.lastLoss()) > 3*pause {
+			t.Errorf("the next process knows of the losses %v: %t; want %v", last, known, was)
 		}
-		at, _ := next.LastLoss("other")
-		if _, known := New().LastLoss("spot"); known || !at.IsZero() {
-			t.Errorf("another pool has lost a node at %s, and what is not read counts as known: %t", at, known)
+		if last, known := New().LastLosses(time.Time{}); known || len(last) > 0 {
+			t.Errorf("what is not read counts as known: %t", known)
 		}
 		for _, s := range all {
 			next.Note(s.node, s.rec)
@@ -177,7 +176,7 @@ func TestNothingIsCountedTwice(t *testing.T) {
 			next.Note(named("later", spotNode("m5.large", "a")), record(interruption.SpotInterruption))
 		}
 		visit()
-		if _, known := next.LastLoss("spot"); known || len(next.Lost()) != 1 {
+		if _, known := next.LastLosses(time.Time{}); known || len(next.Lost()) != 1 {
 			t.Errorf("lost %v, want one offering; what was not read counts as known: %t", next.Lost(), known)
 		}
 		api.err = nil

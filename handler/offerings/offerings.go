@@ -93,7 +93,8 @@ func New() *Memory {
 
 // Takes reports whether EC2 takes a node back because it needs the capacity, or might.
 func Takes(rec interruption.Record) bool {
-	return (rec.Kind == interruption.SpotInterruption || rec.Kind == interruption.RebalanceRecommendation) && !rec.Rehearsed()
+	takes := rec.Kind == interruption.SpotInterruption || rec.Kind == interruption.RebalanceRecommendation
+	return takes && !rec.Rehearsed() && !rec.Returns()
 }
 
 // Note remembers what the record of a spot node says. It can be called again and again, and does not
@@ -143,24 +144,6 @@ func (m *Memory) Lost() []Loss {
 	}
 	slices.SortFunc(lost, compare)
 	return lost
-}
-
-// LastLoss is when EC2 last took a node of an offering that the pool has had, in whatever pool, or was
-// said to; zero if it never did as far as is known. What an earlier process has left is known only if
-// known is true.
-func (m *Memory) LastLoss(pool string) (at time.Time, known bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	had := map[Offering]bool{}
-	for loss := range m.of {
-		had[loss.Offering] = had[loss.Offering] || loss.Pool == pool
-	}
-	for loss, t := range m.of {
-		if had[loss.Offering] {
-			at = interruption.Later(at, t.Last)
-		}
-	}
-	return at, m.counts
 }
 
 func compare(a, b Loss) int {

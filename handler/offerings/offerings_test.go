@@ -89,25 +89,42 @@ func TestFadedIsForgotten(t *testing.T) {
 	})
 }
 
-// A pool is calm when the offerings that it has had are, whichever pool loses nodes of them.
-func TestLastLossOfItsOfferings(t *testing.T) {
+// lastLoss is when the last node was lost.
+func (m *Memory) lastLoss() (at time.Time) {
+	last, _ := m.LastLosses(time.Time{})
+	for _, t := range last {
+		at = interruption.Later(at, t)
+	}
+	return at
+}
+
+// An offering has lost a node if any pool has, of it; a pool has had what it has nodes of, and what it lost.
+func TestLastLosses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New()
-		m.recount([]*corev1.Node{spotNode("m5.large", "a")})
-		lose := func(zone string) time.Time {
+		m.recount([]*corev1.Node{spotNode("m5.large", "a"), named("more", spotNode("m5.large", "a"))})
+		lose := func(pool, zone string) time.Time {
 			node := spotNode("m5.large", zone)
-			node.Labels["karpenter.sh/nodepool"] = "other"
+			node.Labels["karpenter.sh/nodepool"] = pool
 			m.Note(node, record(interruption.RebalanceRecommendation))
 			time.Sleep(time.Minute)
 			return time.Now().Add(-time.Minute)
 		}
-		lose("b")
-		if at, _ := m.LastLoss("spot"); !at.IsZero() {
-			t.Errorf("last loss %s, want none of an offering of the pool's", at)
+		first := lose("spot", "b")
+		second := lose("other", "b")
+		third := lose("other", "c")
+		b, c := Offering{"m5.large", "b"}, Offering{"m5.large", "c"}
+		if last, _ := m.LastLosses(first); len(last) != 2 || !last[b].Equal(second) || !last[c].Equal(third) {
+			t.Errorf("lost %v", last)
 		}
-		want := lose("a")
-		if at, _ := m.LastLoss("spot"); !at.Equal(want) {
-			t.Errorf("last loss %s, want %s, in another pool", at, want)
+		if last, _ := m.LastLosses(second); len(last) != 1 || !last[c].Equal(third) {
+			t.Errorf("lost since then: %v", last)
+		}
+		if had := m.Had("spot"); !slices.Equal(had, []Offering{{"m5.large", "a"}, b}) {
+			t.Errorf("pool spot has had %v", had)
+		}
+		if n := m.Standing("spot"); n != 2 || m.Standing("other") != 0 {
+			t.Errorf("%d nodes of pool spot, and %d of the other", n, m.Standing("other"))
 		}
 	})
 }

@@ -12,7 +12,9 @@
 //     replacement is protected where that is the faster, but no longer than necessary, as
 //     Karpenter might move healthy pods onto a protected empty node (keeper);
 //   - replacements that are never used, and what a process that died has left behind
-//     (keeper).
+//     (keeper);
+//   - the way back: an on-demand replacement of a spot node is kept from consolidation, and after a while
+//     recommended for a spot instance in the pool that it stands in for (wayBack).
 //
 // Everything needed to go on is on the claim and in the interruption's record. The claim's
 // name follows from pool and instance, so asking twice is asking once; its label says that
@@ -57,9 +59,9 @@ type Options struct {
 	// [RebalanceAnnotation], overrides it.
 	Rebalance interruption.RebalancePolicy
 
-	// Calm is how long EC2 must have announced nothing about the offerings of a spot pool before Karpenter
-	// may consolidate the on-demand replacements of its nodes; 0 is off. The NodePool's own annotation,
-	// [CalmAnnotation], overrides it.
+	// Calm is how long an on-demand replacement of a spot node stays, and how long EC2 must have announced
+	// nothing about an offering before it goes back there; 0 leaves the way back to Karpenter. The NodePool's
+	// own annotation, [CalmAnnotation], overrides it.
 	Calm time.Duration
 
 	// SingleNode says that Request is called for one node only, that of the process. Then
@@ -73,6 +75,10 @@ type Options struct {
 	// TTL is how long a replacement can be Ready without a pod before it is returned, if
 	// Karpenter itself would keep it; zero means forever.
 	TTL time.Duration
+
+	// Return has an on-demand node recommended that can go back to spot, and says what became of that.
+	// It is nil if the way back is left to Karpenter.
+	Return func(ctx context.Context, n interruption.Notice) (interruption.Verdict, error)
 
 	// Dynamic reads and writes Karpenter's objects, and reads disruption budgets and
 	// DaemonSets.
@@ -187,6 +193,16 @@ func (b *Backend) Close() { b.keeper.queue.ShutDown() }
 func (b *Backend) Request(
 	ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need,
 ) (interruption.Replacement, error) {
+	r, err := b.request(ctx, node, rec, need)
+	if err == nil && rec.Returns() && (r.State == provisioner.StateFailed || r.State == provisioner.StateUnsupported) {
+		b.keeper.held.note(node.Name, r.Reason)
+	}
+	return r, err
+}
+
+func (b *Backend) request(
+	ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need,
+) (interruption.Replacement, error) {
 	prev := provisioner.Asked(rec, provisioner.Karpenter)
 	if prev == nil {
 		own := node.Name + "/" + rec.Instance
@@ -200,6 +216,9 @@ func (b *Backend) Request(
 			b.refusals.Put(own, readcache.Answer[interruption.Replacement]{Value: r, Asked: time.Now()})
 		}
 		return r, err
+	}
+	if why := b.wayBackLost(rec, *prev); why != "" {
+		return provisioner.Failed(*prev, why), nil
 	}
 	r, err := b.follow(ctx, rec.Instance, *prev)
 	if err != nil || r.State != provisioner.StateFailed || !provisioner.Pending(prev.State) {

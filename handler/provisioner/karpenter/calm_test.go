@@ -86,10 +86,19 @@ func TestWhatNeverIsReadyIsNotHeld(t *testing.T) {
 	})
 }
 
-// standingIn is a cluster with a replacement on which its pods are, held for the source pool.
+// oneOffering is the source pool with the offering of [offered] alone.
+func oneOffering() *unstructured.Unstructured {
+	u := sourcePool()
+	requires(`[{"key":"node.kubernetes.io/instance-type","operator":"In","values":["m5.large"]},
+		{"key":"topology.kubernetes.io/zone","operator":"In","values":["eu-west-1b"]}]`)(u)
+	return u
+}
+
+// standingIn is a cluster with a replacement on which its pods are, held for the source pool. The way back is
+// left to Karpenter.
 func standingIn(t *testing.T, change ...func(*unstructured.Unstructured)) *cluster {
 	t.Helper()
-	c, rec := newCluster(t, Options{TTL: 10 * time.Minute}, sourcePool(), fallbackPool(t, change...), sourceNodeClaim()), record()
+	c, rec := newCluster(t, Options{TTL: 10 * time.Minute}, oneOffering(), fallbackPool(t, change...), sourceNodeClaim()), record()
 	c.remember()
 	c.lose()
 	c.nodes.put(withRecord(offered(), rec))
@@ -280,7 +289,7 @@ func (c *cluster) wantHeld(want int) {
 func TestGivenBackOneByOne(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
 		const count = 4
-		objects := append(claimsHeld(t, count), sourcePool(), fallbackPool(t))
+		objects := append(claimsHeld(t, count), oneOffering(), fallbackPool(t))
 		time.Sleep(10 * time.Minute) // nobody leads
 		c := newCluster(t, Options{TTL: time.Hour}, objects...)
 		c.nodes.land(pod())
@@ -304,7 +313,7 @@ func TestLongestHold(t *testing.T) {
 	for name, known := range map[string]bool{"losses go on": true, "losses are not known": false} {
 		bubble(t, name, func(t *testing.T) {
 			const count = 4
-			objects := append(claimsHeld(t, count), sourcePool(), fallbackPool(t))
+			objects := append(claimsHeld(t, count), oneOffering(), fallbackPool(t))
 			ends := time.Now().Add(LongestHold)
 			c := newCluster(t, Options{TTL: time.Hour}, objects...)
 			c.nodes.land(pod())
@@ -325,7 +334,7 @@ func TestLongestHold(t *testing.T) {
 // Where an operator goes over to processes of one node each, these give back what was held.
 func TestSingleNodeHoldsNothing(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
-		objects := append(claimsHeld(t, 2), sourcePool(), fallbackPool(t))
+		objects := append(claimsHeld(t, 2), oneOffering(), fallbackPool(t))
 		time.Sleep(10 * time.Minute)
 		c := newCluster(t, Options{SingleNode: true, TTL: time.Hour}, objects...)
 		c.nodes.land(pod())

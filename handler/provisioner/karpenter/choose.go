@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -20,6 +21,7 @@ const (
 	reasonNoPool     = "the node has no label " + nodePoolLabel
 	reasonNoMoving   = "no pod needs a new home"
 	reasonNoInstance = "the record names no instance"
+	reasonNoStandIn  = "the node stands in for no spot node"
 	reasonReplacing  = "Karpenter is replacing the node itself: its NodeClaim is being deleted"
 	reasonDisrupting = "Karpenter is about to replace the node itself: it has tainted it"
 )
@@ -42,6 +44,14 @@ type replacedNode struct {
 	tooMany        map[string]offerings.Losses // pools to which a node at risk had better not go
 	spotFirst      bool                        // another spot instance is preferred
 	holds          bool                        // what replaces it on demand is held until its pool is calm
+	returns        bool                        // whatever its pool's consolidation would do
+
+	// Of a node that goes back to spot: the pool that it stands in for, which alone is asked, what that has
+	// had, and what was lost within calm.
+	backTo string
+	had    []offerings.Offering
+	last   map[offerings.Offering]time.Time
+	calm   time.Duration
 }
 
 // choice is what to ask for.
@@ -112,7 +122,12 @@ func (b *Backend) lose(ctx context.Context, node *corev1.Node, rec interruption.
 	lost := replacedNode{
 		node: node, rec: rec, need: need, claim: claim, pool: node.Labels[nodePoolLabel], lately: b.opts.Offerings.Lost(),
 	}
-	if rec.Kind == interruption.RebalanceRecommendation {
+	switch {
+	case rec.Returns():
+		if claim != nil {
+			lost.backTo = claim.Annotations[StandsInAnnotation]
+		}
+	case rec.Kind == interruption.RebalanceRecommendation:
 		policy, _ := b.RebalancePolicy(node) // if the pools cannot be read, none is chosen
 		lost.spotFirst = cmp.Or(policy, b.opts.Rebalance) != interruption.RebalanceFallback
 	}
@@ -155,7 +170,10 @@ func (b *Backend) rank(ctx context.Context, lost replacedNode) (ranking, error) 
 		return ranking{}, err
 	}
 	lost.source = poolNamed(known, lost.pool)
-	lost.holds = b.holds(lost)
+	if lost.rec.Returns() {
+		return b.rankReturn(ctx, lost, known)
+	}
+	lost.holds, lost.returns = b.holds(lost), b.opts.Return != nil
 	lost.named, lost.namedBy = fallbackFor(lost, b.opts.FallbackNodePools)
 	fallbacks, rejected := lost.fallbacks(known)
 	list := append(lost.spotCandidates(known), fallbacks...)
@@ -184,6 +202,30 @@ func (b *Backend) rank(ctx context.Context, lost replacedNode) (ranking, error) 
 	return r, nil
 }
 
+// rankReturn makes the only order of a node that goes back to spot: in the pool that it stands in for.
+func (b *Backend) rankReturn(ctx context.Context, lost replacedNode, known []*nodePool) (ranking, error) {
+	if lost.backTo == "" {
+		return ranking{none: unsupported(reasonNoStandIn)}, nil
+	}
+	pool := poolNamed(known, lost.backTo)
+	if pool == nil {
+		return ranking{none: failedIn(lost.backTo, "NodePool "+lost.backTo+" is gone")}, nil
+	}
+	if against := objection(slices.Concat(rules, []func(*nodePool, replacedNode) string{spotWasTried, hasOtherNodeClass}), pool, lost); against != "" {
+		return ranking{none: failedIn(pool.Name, "NodePool "+pool.Name+" "+against)}, nil
+	}
+	if by := replacedBy(lost); by != "" { // for what it leaves behind, too: those pods stay on demand with it
+		return ranking{none: unsupported(by)}, nil
+	}
+	if _, err := b.complete(ctx, &lost); err != nil {
+		return ranking{}, err
+	}
+	lost.calm = b.calmOf(pool)
+	lost.had = b.opts.Offerings.Had(pool.Name)
+	lost.last, _ = b.opts.Offerings.LastLosses(time.Now().Add(-lost.calm))
+	return ranking{orders: lost.rank([]candidate{{pool: pool, capacity: spot}}), named: pool.Name}, nil
+}
+
 // complete adds the DaemonSets and, if Karpenter replaces the node itself, has only the pods move that
 // it leaves behind. If it leaves none, by says why nothing is to be asked for.
 func (b *Backend) complete(ctx context.Context, lost *replacedNode) (by string, err error) {
@@ -205,7 +247,7 @@ func (b *Backend) best(ctx context.Context, r ranking) (choice, error) {
 	full := ""
 	for i, o := range r.orders {
 		if o.takesNone() {
-			against = append(against, "NodePool "+o.pool.Name+" takes none of the pods: "+o.fit.remark())
+			against = append(against, "NodePool "+o.pool.Name+" "+cmp.Or(o.against, "takes none of the pods: "+o.fit.remark()))
 			continue
 		}
 		reason, err := b.full(ctx, o)
@@ -228,8 +270,8 @@ func (b *Backend) best(ctx context.Context, r ranking) (choice, error) {
 	return choice{none: unsupported(joinReasons(against))}, nil
 }
 
-// takesNone reports whether none of the pods can run in the pool.
-func (o claimOrder) takesNone() bool { return len(o.fit.need.Moving) == 0 }
+// takesNone reports whether nothing comes of the order: none of the pods can run in the pool, for example.
+func (o claimOrder) takesNone() bool { return o.against != "" || len(o.fit.need.Moving) == 0 }
 
 // replacement is what the order will be once it is made.
 func (o claimOrder) replacement() interruption.Replacement {

@@ -56,7 +56,7 @@ type keeper struct {
 func newKeeper(b *Backend) *keeper {
 	return &keeper{
 		b:    b,
-		held: newHeldClaims(b.opts.Registerer),
+		held: newHeldClaims(b.opts.Registerer, b.opts.Offerings),
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second)),
 	}
@@ -114,7 +114,7 @@ func (k *keeper) check(ctx context.Context, name string) (time.Duration, error) 
 		return 0, err
 	}
 	if claim == nil || !claim.DeletionTimestamp.IsZero() || claim.Labels[ReplacesLabel] == "" || claim.Labels[SettledLabel] != "" {
-		k.held.count(name, false)
+		k.held.count(name, "")
 		return 0, nil
 	}
 	if claim.state() == provisioner.StateRequested {
@@ -126,7 +126,7 @@ func (k *keeper) check(ctx context.Context, name string) (time.Duration, error) 
 			return again, err
 		}
 	}
-	k.held.count(name, false)
+	k.held.count(name, "")
 	return k.review(ctx, claim)
 }
 

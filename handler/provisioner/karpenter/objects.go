@@ -52,8 +52,12 @@ const (
 	protectedAnnotation = "spot-handler/protected-until"
 
 	// StandsInAnnotation on a NodeClaim of ours names the NodePool of the spot node that it replaces,
-	// if the claim is held until that pool is calm.
+	// if the claim is held until its pods can go back there.
 	StandsInAnnotation = "spot-handler/stands-in-for"
+
+	// HeldAnnotation on the Node of a claim that is held says for people until when, and why, as JSON; see
+	// [Held].
+	HeldAnnotation = "spot-handler/held"
 
 	// podsAnnotation on a NodeClaim of ours is the number of pods that it was made for.
 	podsAnnotation = "spot-handler/pods"

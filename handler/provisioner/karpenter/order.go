@@ -37,6 +37,8 @@ type claimOrder struct {
 	free   bool                // any instance type of the pool will do
 	remark string              // for people
 
+	against string // why nothing comes of it; empty if something can
+
 	// former is the UID of the claim that replaced the same instance in the same pool in an
 	// earlier interruption and is in use since; empty if there is none.
 	former string

@@ -40,11 +40,11 @@ func (k *keeper) unprotect(ctx context.Context, claim *Claim) (time.Duration, er
 		return 0, err
 	}
 	if hold.again > 0 {
-		if k.held.count(claim.Name, true) {
-			until := "kept from consolidation until NodePool " + claim.Annotations[StandsInAnnotation] + " is calm"
+		if k.held.count(claim.Name, claim.Annotations[StandsInAnnotation]) {
+			until := "kept from consolidation until it can go back to NodePool " + claim.Annotations[StandsInAnnotation]
 			k.b.event("NodeClaim", claim.ObjectMeta, corev1.EventTypeNormal, reasonHeld, until)
 		}
-		return hold.again, nil
+		return hold.again, k.show(ctx, claim, hold)
 	}
 	if claim.Status.NodeName == "" {
 		// It might be registering at this moment, with the claim's earlier annotations.
@@ -53,7 +53,7 @@ func (k *keeper) unprotect(ctx context.Context, claim *Claim) (time.Duration, er
 		}
 		return laterCheck, k.change(ctx, claim, "annotations", map[string]any{doNotDisrupt: nil})
 	}
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null,%q:null}}}`, doNotDisrupt, StandsInAnnotation)
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null,%q:null,%q:null}}}`, doNotDisrupt, StandsInAnnotation, HeldAnnotation)
 	_, err = k.b.opts.Nodes.Patch(ctx, claim.Status.NodeName, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return 0, fmt.Errorf("patch Node %q: %w", claim.Status.NodeName, err)

@@ -129,7 +129,7 @@ func (c *cluster) wantProtected(want bool) {
 	}
 	a := u.GetAnnotations()
 	c.nodes.mu.Lock()
-	cleared := slices.Contains(c.nodes.patches, replacementNode+` {"metadata":{"annotations":{"karpenter.sh/do-not-disrupt":null,"spot-handler/stands-in-for":null}}}`)
+	cleared := slices.Contains(c.nodes.patches, replacementNode+` {"metadata":{"annotations":{"karpenter.sh/do-not-disrupt":null,"spot-handler/stands-in-for":null,"spot-handler/held":null}}}`)
 	c.nodes.mu.Unlock()
 	if (a[doNotDisrupt] == "true") != want || (a[protectedAnnotation] != "") != want || cleared == want {
 		c.t.Errorf("annotations %v, Node cleared: %t; want protected: %t", a, cleared, want)

@@ -71,6 +71,9 @@ func (lost replacedNode) compare(a, b claimOrder) (order int, why string) {
 }
 
 func (lost replacedNode) orderIn(c candidate) claimOrder {
+	if lost.backTo != "" {
+		return lost.returnOrder(c)
+	}
 	o := claimOrder{candidate: c, lost: lost, until: lost.protectedUntil(c), remark: lost.remark}
 	s := newShape(c.pool, lost.source, lost.node)
 	if c.capacity == spot {
@@ -125,8 +128,11 @@ func (lost replacedNode) protectedUntil(c candidate) time.Time {
 	if end.IsZero() {
 		end = time.Now().Add(rebalanceWindow)
 	}
+	if lost.isHeld(c) {
+		return end
+	}
 	after, ok := c.pool.consolidates()
-	if !ok || after >= time.Until(end) && !lost.isHeld(c) {
+	if !ok || after >= time.Until(end) {
 		return time.Time{}
 	}
 	return end

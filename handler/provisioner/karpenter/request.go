@@ -160,8 +160,11 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (interruption.Replac
 	}
 	claim := decodeClaim(u)
 	text := fmt.Sprintf("replaces interrupted node %s (%s) for %d pods", o.lost.node.Name, o.lost.rec.Instance, len(o.fit.need.Moving))
+	if o.lost.backTo != "" {
+		text = fmt.Sprintf("brings %d pods of on-demand node %s (%s) back to spot", len(o.fit.need.Moving), o.lost.node.Name, o.lost.rec.Instance)
+	}
 	b.event("NodeClaim", claim.ObjectMeta, corev1.EventTypeNormal, reasonReplaces, text)
-	if o.lost.spotFirst && o.capacity == spot {
+	if (o.lost.spotFirst || o.lost.backTo != "") && o.capacity == spot {
 		b.inVain.Put(r.Name, readcache.Answer[string]{Value: triedAs(r.Pool, spot), Asked: time.Now()})
 	}
 	b.claims.learn(claim)

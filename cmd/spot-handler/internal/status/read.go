@@ -138,7 +138,7 @@ func (r Reader) listOf(ctx context.Context, all []*corev1.Node) List {
 	}
 }
 
-// Held are the replacements that stay on demand until the NodePools that they stand in for are calm.
+// Held are the replacements that stay on demand until they can go back to the NodePools that they stand in for.
 type Held struct {
 	Replacements int     `json:"replacements"`
 	NodeHours    float64 `json:"nodeHours"` // since their Nodes joined, in tenths
@@ -152,6 +152,10 @@ type HeldReplacement struct {
 	NodeClaim string    `json:"nodeClaim"`
 	For       string    `json:"for"` // the NodePool that it stands in for
 	Since     time.Time `json:"since"`
+	// Until is when it goes back to spot at the earliest, and Why is why not earlier; zero and empty until the
+	// leader has decided.
+	Until time.Time `json:"until,omitzero"`
+	Why   string    `json:"why,omitempty"`
 }
 
 func heldOf(now time.Time, all []*corev1.Node) *Held {
@@ -160,7 +164,14 @@ func heldOf(now time.Time, all []*corev1.Node) *Held {
 	for _, node := range all {
 		if pool := node.Annotations[karpenter.StandsInAnnotation]; pool != "" {
 			age += now.Sub(node.CreationTimestamp.Time)
-			held := HeldReplacement{Node: node.Name, For: interruption.Clip(pool), Since: node.CreationTimestamp.UTC()}
+			says := karpenter.HeldOf(node)
+			held := HeldReplacement{
+				Node:  node.Name,
+				For:   interruption.Clip(pool),
+				Since: node.CreationTimestamp.UTC(),
+				Until: says.Until,
+				Why:   says.Why,
+			}
 			if owner := karpenter.OwnerClaim(node); owner != nil {
 				held.NodeClaim = owner.Name
 			}

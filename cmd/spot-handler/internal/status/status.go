@@ -248,6 +248,8 @@ func (n interrupted) waitsFor() string {
 	switch {
 	case rec.Canceled, n.node.Annotations[interruption.CancelAnnotation] == "true" && rec.Phase != interruption.Released:
 		return "spot-handler to undo what it had set: cancelled"
+	case rec.Phase == interruption.Waiting && rec.Returns() && rec.Replacement != nil:
+		return fmt.Sprintf("the spot node %s to be Ready, to which its pods go back", rec.Replacement.Name)
 	case rec.Phase == interruption.Waiting && rec.Kind == interruption.RebalanceRecommendation:
 		begun, ahead := n.line.Ahead(n.node.Name)
 		return fmt.Sprintf("a slot in its pool: %d under way, %d ahead of it", begun, ahead)

@@ -29,21 +29,36 @@ func (l List) Table(width int) []string {
 	}
 	if h := l.Held; h != nil {
 		lines = append(lines, "", fmt.Sprintf("Held on demand until spot pools are calm: %s, %.1f node-hours",
-			console.Count(h.Replacements, "replacement"), h.NodeHours))
+			console.Count(h.Replacements, "replacement"), h.NodeHours), "")
+		rows := console.Rows(h.Oldest[:min(len(h.Oldest), mostLines)], HeldReplacement.row)
+		lines = append(lines, console.Table(ofHeld, rows, width)...)
+		if more := h.Replacements - mostLines; more > 0 {
+			lines = append(lines, fmt.Sprintf("and %d more: -o json lists more", more))
+		}
 	}
 	if len(l.Offerings) == 0 {
 		return lines
 	}
-	rows := console.Rows(l.Offerings[:min(len(l.Offerings), mostOfferings)], offeringRow)
+	rows := console.Rows(l.Offerings[:min(len(l.Offerings), mostLines)], offeringRow)
 	lines = append(append(lines, ""), console.Table(ofOfferings, rows, width)...)
-	if more := len(l.Offerings) - mostOfferings; more > 0 {
+	if more := len(l.Offerings) - mostLines; more > 0 {
 		lines = append(lines, fmt.Sprintf("and %d more: -o json lists all", more))
 	}
 	return lines
 }
 
-// mostOfferings bounds how many people are shown.
-const mostOfferings = 10
+// mostLines bounds how many offerings, and how many held replacements, people are shown.
+const mostLines = 10
+
+var ofHeld = []console.Column{{Title: "HELD NODE"}, {Title: "FOR", Drop: 1}, {Title: "AT LEAST UNTIL"}, {Title: "BECAUSE"}}
+
+func (h HeldReplacement) row() []console.Cell {
+	until := console.None
+	if !h.Until.IsZero() {
+		until = h.Until.UTC().Format(time.RFC3339)
+	}
+	return []console.Cell{{Text: h.Node}, {Text: h.For}, {Text: until}, {Text: cmp.Or(h.Why, console.None)}}
+}
 
 var ofOfferings = []console.Column{
 	{Title: "LOST OFFERING"}, {Title: "ZONE"}, {Title: "POOL", Drop: 2}, {Title: "LOST"}, {Title: "NODE-HOURS", Drop: 1}, {Title: "LAST"},

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -159,16 +160,24 @@ func TestNothingIsInterrupted(t *testing.T) {
 // What stays on demand is shown where nothing is interrupted, too, and again when its hours have changed.
 func TestHeld(t *testing.T) {
 	held := node("held", "fallback", func(*interruption.Record) {})
-	held.CreationTimestamp.Time, held.Annotations = noon, map[string]string{karpenter.StandsInAnnotation: "batch"}
+	held.CreationTimestamp.Time, held.Annotations = noon, map[string]string{
+		karpenter.StandsInAnnotation: "batch",
+		karpenter.HeldAnnotation:     `{"until":"2026-01-01T13:00:00Z","why":"its spot node was interrupted within 30m0s"}`,
+	}
 	held.OwnerReferences = []metav1.OwnerReference{{APIVersion: "karpenter.sh/v1", Kind: "NodeClaim", Name: "fallback-1"}}
 	other := held.DeepCopy()
 	other.Name, other.CreationTimestamp.Time = "later", after(3600)
+	other.Annotations = map[string]string{karpenter.StandsInAnnotation: "batch", karpenter.HeldAnnotation: strings.Repeat("{", 5000)}
 	list := func(at int) List { return List{Held: heldOf(after(at), []*corev1.Node{held, other, {}})} }
 	got := list(3600 + 900).Table(0)
-	if want := "Held on demand until spot pools are calm: 2 replacements, 1.5 node-hours"; len(got) != 3 || got[2] != want {
-		t.Errorf("%q, want %q", got, want)
+	if want := "Held on demand until spot pools are calm: 2 replacements, 1.5 node-hours"; len(got) != 7 || got[2] != want ||
+		!strings.Contains(got[5], "2026-01-01T13:00:00Z") || !strings.Contains(got[5], "its spot node was interrupted") || !strings.Contains(got[6], "later") {
+		t.Errorf("%q, want %q, and why each is held", got, want)
 	}
-	want := []HeldReplacement{{"held", "fallback-1", "batch", noon.UTC()}, {"later", "fallback-1", "batch", after(3600).UTC()}}
+	want := []HeldReplacement{
+		{"held", "fallback-1", "batch", noon.UTC(), time.Date(2026, 1, 1, 13, 0, 0, 0, time.UTC), "its spot node was interrupted within 30m0s"},
+		{"later", "fallback-1", "batch", after(3600).UTC(), time.Time{}, ""},
+	}
 	if got := heldOf(noon, []*corev1.Node{other, held}).Oldest; !slices.Equal(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
