@@ -18,8 +18,8 @@ import (
 
 // Two spot pools flap, and Karpenter consolidates at once: it moves pods from on-demand nodes back
 // to spot. EC2 takes whatever spot nodes both have, three times. Without calm each loss moves every pod
-// twice. With it the pods stay on demand, though the leader is killed, and go back once, within a
-// minute of an end of calm that the pool's annotation says.
+// twice, and Karpenter's half of that costs ready pods. With it the pods stay on demand, though the leader is
+// killed, and go back once, surged, within a minute of an end of calm that the pool's annotation says.
 func TestCalmBeforeTheWayBack(t *testing.T) {
 	s := newStory(long(t), controlplane.Options{Karpenter: true})
 	const replicas, losses, apart, ready = 2, 3, 45 * time.Second, 5 * time.Second
@@ -34,7 +34,7 @@ func TestCalmBeforeTheWayBack(t *testing.T) {
 		_, err := s.cluster.RunDeployment(s.ctx, controlplane.DeploymentSpec{
 			Name: name, Replicas: replicas, CPU: "1500m", NodeSelector: team(name), Grace: 5 * time.Second,
 			Behaviour: controlplane.Behaviour{ReadyAfter: &ready, StopAfter: &stop},
-			MaxSurge:  never, MaxUnavailable: budget(1), // not surged, so each move costs that time
+			MaxSurge:  budget(replicas),
 		})
 		s.must(err)
 	}
@@ -100,8 +100,8 @@ func TestCalmBeforeTheWayBack(t *testing.T) {
 	if per["hasty"] < 2*losses || per["calm"] != 2 {
 		t.Errorf("%v moves for each pod, want %d without calm, and 2 with it", per, 2*losses)
 	}
-	if least := replicas * ready.Seconds(); missing["calm"] < least || missing["hasty"] < 2*missing["calm"] {
-		t.Errorf("%v unavailable pod-seconds, want at least %.0f with calm, and twice as many without it", missing, least)
+	if least := ready.Seconds(); missing["calm"] > 0 || missing["hasty"] < least {
+		t.Errorf("%v unavailable pod-seconds, want none with calm, and at least %.0f without it", missing, least)
 	}
 }
 
