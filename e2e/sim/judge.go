@@ -240,6 +240,10 @@ func (j *judge) nodeChanged(c memapi.Change, ours bool) {
 	if !has {
 		return
 	}
+	if !had && ours && rec.Returns() && j.standsIn(c.Key) { // we may say so ourselves
+		life = j.life(c.Key)
+		life.announced = append(life.announced, announcement{rec.Kind, rec.Event, rec.Noticed})
+	}
 	if life == nil || len(life.announced) == 0 {
 		j.breaks(noReason, "node %s has a record, and nobody has announced anything", c.Key)
 		return
@@ -254,6 +258,18 @@ func (j *judge) nodeChanged(c memapi.Change, ours bool) {
 		life.over = time.Now()
 		j.recordOver(after, rec)
 	}
+}
+
+// standsIn reports whether the node is the on-demand replacement of a spot node, held for its way back.
+func (j *judge) standsIn(node string) bool {
+	for _, claim := range memapi.List[custom](j.w.Server, memapi.NodeClaims) {
+		for _, i := range j.w.instances {
+			if i.node == node && i.claim == claim.GetName() {
+				return claim.GetAnnotations()[karpenter.StandsInAnnotation] != ""
+			}
+		}
+	}
+	return false
 }
 
 func summary(rec interruption.Record, has bool) string {

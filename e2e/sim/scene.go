@@ -160,7 +160,7 @@ func drawFlags(d Draw) []string {
 		"--blocked-pods=" + Pick(d, []string{"leave", "leave", "delete"}, "blocked"),
 		"--rebalance=" + Pick(d, []string{"replace", "replace", "fallback", "cordon", "ignore"}, "rebalance"),
 		"--rebalance-ttl=4m",
-		"--calm=" + Pick(d, []string{"0", "30m"}, "calm"),
+		"--calm=" + Pick(d, []string{"0", "1m", "30m"}, "calm"),
 	}
 	if d.Chance(0.2, "needed") {
 		flags = append(flags, "--replacement=when-needed")
