@@ -137,9 +137,7 @@ func TestConditionEndsOnce(t *testing.T) {
 				synctest.Wait() // until it is written
 				_, rec := f.now(t)
 				f.change(func(n *corev1.Node) {
-					n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
-						Type: interruption.ConditionType, Status: corev1.ConditionTrue, Reason: "SpotInterruption", Message: conditionText(rec),
-					})
+					n.Status.Conditions = append(n.Status.Conditions, conditionsOf(rec, false)...)
 				})
 				next()
 				f.change(end)

@@ -65,7 +65,7 @@ func (r *reconciliation) release(ctx context.Context, rec interruption.Record) e
 	if r.rec.Phase == rec.Phase {
 		return releaseErr
 	}
-	if err := r.progress(ctx, rec); err != nil {
+	if err := r.conclude(ctx, rec); err != nil {
 		return err
 	}
 	r.known.final = nil

@@ -43,6 +43,8 @@ type fakeNodes struct {
 	patches int
 	written int // conditions, which the watch does not bring back
 
+	refuseStatus error // what patches of the status are answered, except of conditions alone
+
 	beforePatch func() // lets somebody else get there first, once
 }
 
@@ -131,8 +133,11 @@ func (f *fakeNodes) Mark(ctx context.Context, name string, kind types.PatchType,
 }
 
 func (f *fakeNodes) Patch(_ context.Context, name string, kind types.PatchType, data []byte, _ metav1.PatchOptions, sub ...string) (*corev1.Node, error) {
-	if len(sub) > 0 {
+	if len(sub) > 0 && kind == types.StrategicMergePatchType {
 		return f.condition(name)
+	}
+	if len(sub) > 0 && f.refuseStatus != nil {
+		return nil, f.refuseStatus
 	}
 	if before := f.beforePatch; before != nil {
 		f.beforePatch = nil

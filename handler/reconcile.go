@@ -236,7 +236,7 @@ func (r *reconciliation) due() bool {
 // If others have changed it meanwhile, the error is errChanged or, for a patch that depends on
 // the record alone, the API server's own.
 func (r *reconciliation) write(ctx context.Context, patch marks.Patch) error {
-	patched, err := r.opts.Nodes.Patch(ctx, r.node.Name, patch.Type, patch.Data, metav1.PatchOptions{})
+	patched, err := r.opts.Nodes.Patch(ctx, r.node.Name, patch.Type, patch.Data, metav1.PatchOptions{}, patch.Subresources...)
 	switch {
 	case apierrors.IsNotFound(err):
 		patched = r.node

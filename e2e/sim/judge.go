@@ -15,6 +15,7 @@ import (
 	"spot-handler/e2e/sim/memapi"
 	"spot-handler/e2e/sqsemu"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner/karpenter"
 )
 
@@ -204,9 +205,7 @@ func without(node *corev1.Node) *corev1.Node {
 	if len(c.Spec.Taints) == 0 {
 		c.Spec.Taints = nil
 	}
-	c.Status.Conditions = slices.DeleteFunc(c.Status.Conditions, func(t corev1.NodeCondition) bool {
-		return t.Type == interruption.ConditionType
-	})
+	c.Status.Conditions = slices.DeleteFunc(c.Status.Conditions, nodes.OurCondition)
 	return c
 }
 
@@ -726,7 +725,7 @@ func (j *judge) finishNodes() {
 		if _, set := node.Labels[interruption.ExcludeFromLoadBalancers]; set {
 			j.breaks(takenBack, "node %s is out of its load balancers", node.Name)
 		}
-		if slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == interruption.ConditionType }) {
+		if slices.ContainsFunc(node.Status.Conditions, nodes.OurCondition) {
 			j.breaks(takenBack, "node %s has the condition %s", node.Name, interruption.ConditionType)
 		}
 		if node.Annotations[interruption.CancelAnnotation] != "" {

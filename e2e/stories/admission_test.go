@@ -28,6 +28,7 @@ func TestTokensChangeOnlyWhatIsTheirs(t *testing.T) {
 	nodes, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 2})
 	s.must(err)
 	own, other := nodes[0].Name, nodes[1].Name
+	s.patchNode(other, "status", `{"status":{"conditions":[{"type":"MaintenancePlanned","status":"True","reason":"KernelUpdate"}]}}`)
 	pod, err := s.cluster.Client.CoreV1().Pods("default").Create(s.ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{"app": "web", "pod-template-hash": "a1", "version": "1"}, Finalizers: []string{"example.com/kept"}},
 		Spec:       corev1.PodSpec{NodeName: own, Containers: []corev1.Container{{Name: "app", Image: "fake"}}},
@@ -59,11 +60,15 @@ func TestTokensChangeOnlyWhatIsTheirs(t *testing.T) {
 	s.policiesAreSound(own, mark, unbound, queue, drain)
 
 	const (
+		onlyConditions              = "only spot-handler's own conditions"
 		labels, annotations, owners = "a label must not change", "an annotation must not change", "owners and finalizers must not change"
 		ours, foreign               = `{"metadata":{"annotations":{"spot-handler/interruption":"{}"}}}`, `{"metadata":{"annotations":{"example.com/touched":"true"}}}`
 		shown                       = `{"status":{"conditions":[{"type":"spot-handler/Interrupted","status":"True","reason":"Test"}]}}`
 		lift                        = `{"metadata":{"annotations":{"karpenter.sh/do-not-disrupt":null}}}`
 	)
+	standard := func(kind, reason string) string {
+		return fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":"True","reason":%q}]}}`, kind, reason)
+	}
 	taint := func(key string) string {
 		return fmt.Sprintf(`{"spec":{"unschedulable":true,"taints":[{"key":%q,"effect":"NoSchedule"}]}}`, key)
 	}
@@ -98,9 +103,18 @@ func TestTokensChangeOnlyWhatIsTheirs(t *testing.T) {
 
 		{mark, "nodes/" + own + "/status", shown, "cannot patch resource"},
 		{drain, "nodes/" + other + "/status", shown, ""},
-		{drain, "nodes/" + other + "/status", `{"status":{"conditions":[{"type":"Ready","status":"False","reason":"Test"}]}}`, "only the condition spot-handler/Interrupted"},
-		{drain, "nodes/" + other + "/status", `{"status":{"capacity":{"example.com/gpu":"8"}}}`, "only the condition spot-handler/Interrupted"},
-		{drain, "nodes/" + other + "/status", `{"status":{"features":{"supplementalGroupsPolicy":true}}}`, "only the condition spot-handler/Interrupted"},
+		{drain, "nodes/" + other + "/status", `{"status":{"conditions":[{"type":"Ready","status":"False","reason":"Test"}]}}`, onlyConditions},
+		{drain, "nodes/" + other + "/status", standard("DrainInProgress", "SpotHandlerTest"), ""},
+		{drain, "nodes/" + other + "/status", standard("Drained", "SpotHandlerTest"), ""},
+		{drain, "nodes/" + other + "/status", standard("Drained", "Kubectl"), onlyConditions},
+		{drain, "nodes/" + other + "/status", standard("MaintenancePlanned", "SpotHandlerTest"), onlyConditions},
+		{drain, "nodes/" + other + "/status", `{"status":{"conditions":[{"$patch":"delete","type":"MaintenancePlanned"}]}}`, onlyConditions},
+		{drain, "nodes/" + other + "/status", standard("MaintenanceInProgress", "SpotHandlerTest"), onlyConditions},
+		{drain, "nodes/" + other + "/status", `{"status":{"conditions":[{"$patch":"delete","type":"Ready"}]}}`, onlyConditions},
+		{drain, "nodes/" + other + "/status", ours, ""},
+		{drain, "nodes/" + other + "/status", `{"metadata":{"annotations":{"spot-handler/cancel":"true"}}}`, annotations},
+		{drain, "nodes/" + other + "/status", `{"status":{"capacity":{"example.com/gpu":"8"}}}`, onlyConditions},
+		{drain, "nodes/" + other + "/status", `{"status":{"features":{"supplementalGroupsPolicy":true}}}`, onlyConditions},
 		{drain, "nodes/" + other + "/status", `{"metadata":{"labels":{"kubernetes.io/hostname":"x"}}}`, labels},
 
 		{drain, "pods/web", `{"metadata":{"labels":{"pod-template-hash":"b2"}}}`, "pod-template-hash may only become"},

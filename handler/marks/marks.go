@@ -23,6 +23,15 @@ type Patch struct {
 	Data []byte
 	// Record is the Node's record after the patch; nil if the patch removes it.
 	Record *interruption.Record
+	// Subresources are as of a client's Patch: none, or the status.
+	Subresources []string
+}
+
+// Operation is one of a JSON patch.
+type Operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
 }
 
 // Taint is what an interruption puts on its Node.
@@ -138,14 +147,19 @@ func Undo(node *corev1.Node, rec interruption.Record, rest *interruption.Record,
 
 // Progress moves the record on. It depends on the record alone: the patch fails if another
 // replica has meanwhile merged a notice into the record, while changes to the rest of the Node,
-// such as the kubelet's, do not matter.
-func Progress(node *corev1.Node, rec interruption.Record) Patch {
+// such as the kubelet's, do not matter. With changes of the status, it is a patch of that: through the
+// status, the API server changes annotations too.
+func Progress(node *corev1.Node, rec interruption.Record, status ...Operation) Patch {
 	const path = "/metadata/annotations/spot-handler~1interruption"
-	data, _ := json.Marshal([]map[string]any{ // texts
-		{"op": "test", "path": path, "value": node.Annotations[interruption.Annotation]},
-		{"op": "replace", "path": path, "value": rec.String()},
-	})
-	return Patch{types.JSONPatchType, data, &rec}
+	data, _ := json.Marshal(append([]Operation{ // texts, and conditions
+		{"test", path, node.Annotations[interruption.Annotation]},
+		{"replace", path, rec.String()},
+	}, status...))
+	patch := Patch{Type: types.JSONPatchType, Data: data, Record: &rec}
+	if len(status) > 0 {
+		patch.Subresources = []string{"status"}
+	}
+	return patch
 }
 
 // merge is a JSON merge patch. It replaces the whole list of taints, so it carries the
@@ -157,7 +171,7 @@ func merge(node *corev1.Node, rec interruption.Record, metadata, spec map[string
 		patch["spec"] = spec
 	}
 	data, _ := json.Marshal(patch) // texts, and taints
-	return Patch{types.MergePatchType, data, &rec}
+	return Patch{Type: types.MergePatchType, Data: data, Record: &rec}
 }
 
 // withTaint returns the list with the taint in it, replacing any with the same key and effect,

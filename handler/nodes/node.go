@@ -198,13 +198,13 @@ func hasRecord(node *corev1.Node) bool {
 	return ok
 }
 
-// concerned reports whether the Node has a record, or still shows the condition of one.
+// concerned reports whether the Node has a record, or still shows a condition of one.
 func concerned(node *corev1.Node) bool {
-	return hasRecord(node) || Condition(node, interruption.ConditionType) != nil
+	return hasRecord(node) || slices.ContainsFunc(node.Status.Conditions, OurCondition)
 }
 
-// lean drops what nobody here reads. It keeps only our own annotations, the condition Ready and ours.
-// It keeps the labels, which identify pools and zones, and the boot id, which identifies a
+// lean drops what nobody here reads. It keeps only our own annotations, and what the conditions Ready and
+// ours say. It keeps the labels, which identify pools and zones, and the boot id, which identifies a
 // reboot.
 func lean(node *corev1.Node) *corev1.Node {
 	slim := &corev1.Node{
@@ -233,22 +233,6 @@ func lean(node *corev1.Node) *corev1.Node {
 			slim.Annotations[key] = value
 		}
 	}
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			slim.Status.Conditions = append(slim.Status.Conditions, corev1.NodeCondition{
-				Type:               c.Type,
-				Status:             c.Status,
-				LastTransitionTime: c.LastTransitionTime,
-			})
-		}
-		if c.Type == interruption.ConditionType {
-			slim.Status.Conditions = append(slim.Status.Conditions, corev1.NodeCondition{
-				Type:    c.Type,
-				Status:  c.Status,
-				Reason:  c.Reason,
-				Message: c.Message,
-			})
-		}
-	}
+	slim.Status.Conditions = leanConditions(node)
 	return slim
 }

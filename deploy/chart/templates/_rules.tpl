@@ -64,7 +64,7 @@
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
-# Show the interruption as a condition of its Node.
+# Show the interruption as conditions of its Node.
 - apiGroups: [""]
   resources: [nodes/status]
   verbs: [patch]

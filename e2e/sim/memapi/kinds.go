@@ -38,6 +38,12 @@ func kindOf(group, version, name, plural string, namespaced, status bool, empty 
 	return &Kind{schema.GroupVersionKind{Group: group, Version: version, Kind: name}, plural, namespaced, empty, status}
 }
 
+// builtIn reports whether it is Kubernetes' own, and not defined by a CustomResourceDefinition.
+func (k *Kind) builtIn() bool {
+	_, custom := k.empty().(*unstructured.Unstructured)
+	return !custom
+}
+
 // typed makes objects of a Go type.
 func typed[T any, P interface {
 	*T

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -76,7 +77,7 @@ func mergeTrees(to, change tree) tree {
 	return to
 }
 
-// operation is one of RFC 6902, on members of objects: nobody here patches arrays.
+// operation is one of RFC 6902. Nobody here adds to arrays, or removes from one.
 type operation struct {
 	Op, Path string
 	Value    any
@@ -88,30 +89,62 @@ func (op operation) apply(to tree) error {
 		parts[i] = strings.NewReplacer("~1", "/", "~0", "~").Replace(part)
 	}
 	last := len(parts) - 1
+	var parent any = to
 	for _, part := range parts[:last] {
-		child, ok := to[part].(tree)
-		if !ok {
+		child, there := member(parent, part)
+		if !there {
 			return fmt.Errorf("%s operation does not apply: doc is missing path: %q: missing value", op.Op, op.Path)
 		}
-		to = child
+		parent = child
 	}
-	was, there := to[parts[last]]
+	was, there := member(parent, parts[last])
 	switch {
 	case op.Op == "add":
-		to[parts[last]] = op.Value
+		return setMember(parent, parts[last], op.Value)
 	case op.Op == "test" && !there && op.Value == nil:
 	case !there:
 		return fmt.Errorf("%s operation does not apply: doc is missing key: %s: missing value", op.Op, op.Path)
 	case op.Op == "test" && !reflect.DeepEqual(was, op.Value):
 		return fmt.Errorf("testing value %s failed", op.Path)
 	case op.Op == "replace":
-		to[parts[last]] = op.Value
+		return setMember(parent, parts[last], op.Value)
 	case op.Op == "remove":
-		delete(to, parts[last])
+		object, ok := parent.(tree)
+		if !ok {
+			return fmt.Errorf("remove %s: not a member of an object", op.Path)
+		}
+		delete(object, parts[last])
 	case op.Op != "test":
 		return fmt.Errorf("unknown operation %q", op.Op)
 	}
 	return nil
+}
+
+// member is that of an object or an array.
+func member(of any, name string) (value any, there bool) {
+	switch of := of.(type) {
+	case tree:
+		value, there = of[name]
+	case []any:
+		if i, err := strconv.Atoi(name); err == nil && i >= 0 && i < len(of) {
+			value, there = of[i], true
+		}
+	}
+	return value, there
+}
+
+func setMember(of any, name string, value any) error {
+	switch of := of.(type) {
+	case tree:
+		of[name] = value
+		return nil
+	case []any:
+		if i, err := strconv.Atoi(name); err == nil && i >= 0 && i < len(of) {
+			of[i] = value
+			return nil
+		}
+	}
+	return fmt.Errorf("nothing has a member %q to be set", name)
 }
 
 func childOf(t tree, key string) tree {
@@ -136,8 +169,11 @@ func (s *Server) change(c *collection, key, subresource string, made tree, by st
 	}
 	switch {
 	case subresource == "status":
-		status := made["status"]
+		metadata, status := made["metadata"], made["status"]
 		made = was
+		if c.builtIn() { // the status of others changes alone
+			made["metadata"] = metadata
+		}
 		if made["status"] = status; status == nil {
 			delete(made, "status")
 		}
