@@ -87,12 +87,15 @@ type Client interface {
 	GetQueueAttributes(ctx context.Context, in *sqs.GetQueueAttributesInput, opts ...func(*sqs.Options)) (*sqs.GetQueueAttributesOutput, error)
 }
 
-// Options says what a Consumer works with. Client, QueueURL and Accepter are
+// Options says what a Consumer works with. Client, QueueURL, Accepter and Reserved are
 // required.
 type Options struct {
 	Client   Client
 	QueueURL string
 	Accepter interruption.Accepter
+	// Reserved returns the instances in a capacity reservation, as far as they are Nodes. It is asked each
+	// time that such a message is received.
+	Reserved func(reservation string) []string
 
 	// DryRun leaves every message in the queue; see the package comment.
 	DryRun bool

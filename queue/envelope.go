@@ -40,6 +40,8 @@ var formats = map[string]format{
 	"EC2 Spot Instance Interruption Warning":                 {"aws.ec2", parseSpotInterruption},
 	"EC2 Instance Rebalance Recommendation":                  {"aws.ec2", parseRebalance},
 	"EC2 Capacity Reservation Instance Interruption Warning": {"aws.ec2", parseCapacityReservation},
+	"Capacity Block Expiration Warning":                      {"aws.ec2", parseCapacityBlock},
+	"Capacity Block Reservation Expiration Warning":          {"aws.ec2", parseCapacityBlock}, // as AWS's pages also write it
 	"EC2 Instance State-change Notification":                 {"aws.ec2", parseStateChange},
 	"AWS Health Event":                                       {"aws.health", parseScheduledEvent},
 	"EC2 Instance-terminate Lifecycle Action":                {"aws.autoscaling", parseLifecycle(transitionTerminating)},

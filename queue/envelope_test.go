@@ -208,6 +208,11 @@ func wellFormed(t *testing.T, notices []interruption.Notice, received time.Time)
 			actions = []string{"terminate", "stop", "hibernate"}
 		case interruption.CapacityReservationInterruption:
 			actions, latest = []string{"terminate", "stop", "hibernate"}, received.Add(maxCapacityLead)
+		case interruption.CapacityBlockExpiration:
+			actions, latest = []string{"terminate"}, received.Add(interruption.CapacityBlockNotice)
+			if n.Reservation != n.InstanceID {
+				t.Errorf("notice %+v", n)
+			}
 		case interruption.RebalanceRecommendation:
 			actions, hasDeadline = []string{""}, false
 		case interruption.StateChange:

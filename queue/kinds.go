@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -36,6 +37,28 @@ func parseCapacityReservation(e *envelope) ([]interruption.Notice, error) {
 	n.Deadline = e.detail.time("instance-termination-time", e.received.Add(-maxPast), e.received.Add(maxCapacityLead), time.RFC3339)
 	return e.one(n)
 }
+
+// parseCapacityBlock reads a "Capacity Block Expiration Warning", which names a reservation and its end. EC2
+// terminates the instances half an hour before that. If it warns of an earlier time, as for UltraServers,
+// or the end cannot be read, whose form is not documented, ten minutes from the warning count.
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-monitor.html
+func parseCapacityBlock(e *envelope) ([]interruption.Notice, error) {
+	id := e.detail.text("capacity-reservation-id")
+	if !reservationID.MatchString(id) {
+		e.detail.fail(malformed(rejectField, "capacity-reservation-id %.64q", id))
+	}
+	n := e.notice(interruption.CapacityBlockExpiration, id)
+	n.Action, n.Reservation = interruption.ActionTerminate, id
+	n.Deadline = n.Noticed.Add(interruption.CapacityBlockNotice)
+	end := object{fields: e.detail.fields}
+	ends := end.time("end-date", e.received.Add(-maxPast), e.received.Add(maxCapacityLead), time.RFC3339)
+	if end.err == nil {
+		n.Deadline = interruption.Earlier(n.Deadline, ends.Add(-interruption.CapacityBlockCleared))
+	}
+	return e.one(n)
+}
+
+var reservationID = regexp.MustCompile(`^cr-[0-9a-f]{8,17}$`)
 
 // parseRebalance reads an "EC2 Instance Rebalance Recommendation", which has no
 // deadline.

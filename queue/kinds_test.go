@@ -55,6 +55,12 @@ func TestKinds(t *testing.T) {
 			n.Action, n.Deadline = action, at
 		})
 	}
+	block := func(at time.Time) []interruption.Notice {
+		return notice(interruption.CapacityBlockExpiration, "92345678-1234-1234-1234-123456789012", func(n *interruption.Notice) {
+			n.InstanceID, n.Reservation, n.Action, n.Deadline = "cr-0123456789abcdef0", "cr-0123456789abcdef0", "terminate", at
+		})
+	}
+	const end = `"2026-01-01T00:40:00Z"`
 	const token = "87654321-4321-4321-4321-210987654321"
 	hook := func(id string, at time.Time, token string) []interruption.Notice {
 		return notice(interruption.InstanceTerminating, id, func(n *interruption.Notice) {
@@ -88,6 +94,15 @@ func TestKinds(t *testing.T) {
 		{"its action is not documented", file("capacity_reservation.json", `"terminate"`, `"melt"`), capacity("terminate", sent.Add(123*time.Second))},
 		{"its time has a zone", file("capacity_reservation.json", "2026-01-01T00:02:03Z", "2026-01-01T01:02:03+01:00"),
 			capacity("terminate", sent.Add(123*time.Second))},
+
+		{"capacity block", file("capacity_block.json"), block(sent.Add(10 * time.Minute))},
+		{"by its other name", file("capacity_block_reservation.json"), block(sent.Add(10 * time.Minute))},
+		{"the warning is early", file("capacity_block.json", end, `"2026-01-01T01:10:00Z"`), block(sent.Add(10 * time.Minute))},
+		{"the warning is late", file("capacity_block.json", end, `"2026-01-01T00:35:00.250Z"`), block(sent.Add(5*time.Minute + 250*time.Millisecond))},
+		{"its end is in another form", file("capacity_block.json", end, `"Thu Jan 01 00:40:00 UTC 2026"`), block(sent.Add(10 * time.Minute))},
+		{"its end is a number", file("capacity_block.json", end, `1767228000`), block(sent.Add(10 * time.Minute))},
+		{"it has no end", file("capacity_block.json", `"end-date"`, `"ends"`), block(sent.Add(10 * time.Minute))},
+		{"its end is implausible", file("capacity_block.json", end, `"9999-01-01T00:40:00Z"`), block(sent.Add(10 * time.Minute))},
 
 		{"terminate hook", file("lifecycle_terminate.json"), hook("72345678-1234-1234-1234-123456789012", sent, token)},
 		{"hook without a token", file("lifecycle_terminate.json", `"LifecycleActionToken"`, `"Token"`), hook("72345678-1234-1234-1234-123456789012", sent, "")},
@@ -145,6 +160,11 @@ func TestKindsReject(t *testing.T) {
 		{"capacity: year 9999", file("capacity_reservation.json", "2026-01-01T00:02:03Z", "9999-01-01T00:02:03Z"), outcomeMalformed, rejectTime},
 		{"capacity: long ago", file("capacity_reservation.json", "2026-01-01T00:02:03Z", "2025-01-01T00:02:03Z"), outcomeMalformed, rejectTime},
 		{"capacity: instance", file("capacity_reservation.json", `"i-1234567890abcdef0"`, `"i/1"`), outcomeMalformed, rejectInstanceID},
+
+		{"block: not an id", file("malformed_capacity_block_id.json"), outcomeMalformed, rejectField},
+		{"block: no id", file("malformed_capacity_block_no_id.json"), outcomeMalformed, rejectField},
+		{"block: another reservation's event", file("capacity_block.json", "Expiration Warning", "Delivered"), outcomeUnsupported, rejectDetailType},
+		{"block: somebody else's", file("capacity_block.json", "aws.ec2", "aws.health"), outcomeUnsupported, rejectSource},
 
 		{"health: no start", file("malformed_health_no_start.json"), outcomeMalformed, rejectField},
 		{"health: other zone", file("health_event.json", "09:00:43 GMT", "09:00:43 PST"), outcomeMalformed, rejectTime},
@@ -212,6 +232,8 @@ func FuzzDetails(f *testing.F) {
 	files := map[string]string{
 		"EC2 Spot Instance Interruption Warning": "spot_interruption.json", "EC2 Instance Rebalance Recommendation": "rebalance.json",
 		"EC2 Capacity Reservation Instance Interruption Warning": "capacity_reservation.json",
+		"Capacity Block Expiration Warning":                      "capacity_block.json",
+		"Capacity Block Reservation Expiration Warning":          "capacity_block_reservation.json",
 		"EC2 Instance State-change Notification":                 "state_change.json", "AWS Health Event": "health_event.json",
 		"EC2 Instance-terminate Lifecycle Action": "lifecycle_terminate.json", "EC2 Instance-launch Lifecycle Action": "lifecycle_launch.json",
 	}

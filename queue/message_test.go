@@ -97,7 +97,7 @@ func TestNothingToDo(t *testing.T) {
 // logged and counted once, and a good message in between is handled at once.
 func TestPoisonAloneForTenMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		poison := []string{"malformed_garbage.txt", "malformed_truncated.txt", "malformed_health_entities.json", "malformed_capacity_time.json",
+		poison := []string{"malformed_garbage.txt", "malformed_truncated.txt", "malformed_health_entities.json", "malformed_capacity_time.json", "malformed_capacity_block_id.json",
 			"malformed_lifecycle_no_instance.json", "malformed_sns_twice.json", "malformed_state_type.json", "unsupported.json"}
 		attributes := redriveAttribute(`{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:1:dead","maxReceiveCount":1000}`)
 		f, a := &fakeClient{Attributes: attributes}, &fakeAccepter{}

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -133,6 +134,7 @@ func (c *Consumer) start(ctx, acts context.Context, m types.Message, now time.Ti
 	if err != nil {
 		preview = strings.Clone(body[:min(len(body), maxPreview)])
 	}
+	notices = c.ofInstances(notices)
 	msg.notices = notices
 	msg.room, msg.takes = c.room, 1 // which the receiver has taken for it
 	if more := int64(len(notices) / noticesPerRoom); more > 0 {
@@ -250,4 +252,25 @@ func (m *message) letGo() {
 		m.prolonging.Stop()
 		m.prolonging = nil
 	}
+}
+
+// ofInstances makes of each notice about a capacity reservation one for each instance in it. If none is
+// known the notice stays as it is: about no instance that anybody knows.
+func (c *Consumer) ofInstances(notices []interruption.Notice) []interruption.Notice {
+	if !slices.ContainsFunc(notices, func(n interruption.Notice) bool { return n.Reservation != "" }) {
+		return notices
+	}
+	var each []interruption.Notice
+	for _, n := range notices {
+		instances := c.opts.Reserved(n.Reservation)
+		for _, id := range instances {
+			one := n
+			one.InstanceID = id
+			each = append(each, one)
+		}
+		if len(instances) == 0 {
+			each = append(each, n)
+		}
+	}
+	return each
 }

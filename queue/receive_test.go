@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -190,6 +191,77 @@ func TestLaunchHooksHoldUpNothing(t *testing.T) {
 		launching.Range(func(any, any) bool { n++; return true })
 		if n != maxWaiting {
 			t.Errorf("%d launches are waited for, want %d", n, maxWaiting)
+		}
+	})
+}
+
+// A message about a capacity reservation is one about each instance in it that is a Node. If none is, it is
+// given back once, and is another cluster's then.
+func TestReservationsAreTheirInstances(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		accepted, asked := []interruption.Notice(nil), []string(nil)
+		a := &fakeAccepter{AcceptFunc: func(_ context.Context, n interruption.Notice) (interruption.Verdict, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if !strings.HasPrefix(n.InstanceID, "i-") {
+				return interruption.Unknown, nil
+			}
+			accepted = append(accepted, n)
+			return interruption.Accepted, nil
+		}}
+		f := &fakeClient{}
+		reserved := func(id string) []string {
+			mu.Lock()
+			defer mu.Unlock()
+			asked = append(asked, id)
+			if id == "cr-0123456789abcdef0" {
+				return []string{"i-1", "i-2", "i-3"}
+			}
+			return nil
+		}
+		c := New(Options{
+			Client: f, QueueURL: testQueue, Accepter: a, Reserved: reserved, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var done sync.WaitGroup
+		done.Go(func() { _ = c.Run(ctx) })
+		defer done.Wait()
+		defer cancel()
+		at := time.Now().UTC().Format(time.RFC3339)
+		body := edit(t, testdata(t, "capacity_block.json"), "2026-01-01T00:00:00Z", at)
+		f.send("ours", body, 1)
+		f.send("others", edit(t, body, "cr-0123456789abcdef0", "cr-0fedcba9876543210"), 1)
+		f.send("single", spotBody("i-single", time.Now()), 1)
+		time.Sleep(4 * time.Second)
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		slices.SortFunc(accepted, func(a, b interruption.Notice) int { return strings.Compare(a.InstanceID, b.InstanceID) })
+		var got []string
+		for _, n := range accepted {
+			got = append(got, fmt.Sprint(n.InstanceID, " ", n.Kind, " ", n.Reservation))
+		}
+		want := []string{
+			"i-1 capacity-block-expiration cr-0123456789abcdef0",
+			"i-2 capacity-block-expiration cr-0123456789abcdef0",
+			"i-3 capacity-block-expiration cr-0123456789abcdef0",
+			"i-single spot-interruption ",
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("accepted (-want +got):\n%s", diff)
+		}
+		deleted := f.deletions()
+		slices.Sort(deleted)
+		if diff := cmp.Diff([]string{"h-ours", "h-single"}, deleted); diff != "" {
+			t.Errorf("deleted (-want +got):\n%s", diff)
+		}
+		slices.Sort(asked)
+		if diff := cmp.Diff([]string{"cr-0123456789abcdef0", "cr-0fedcba9876543210"}, slices.Compact(asked)); diff != "" {
+			t.Errorf("asked (-want +got):\n%s", diff)
+		}
+		if back := f.visibility(); !slices.ContainsFunc(back, func(v change) bool { return v.handle == "h-others" }) {
+			t.Errorf("the message about nobody's instances is not given back: %+v", back)
 		}
 	})
 }

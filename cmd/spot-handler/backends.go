@@ -158,14 +158,16 @@ const pollInterval = 2 * time.Second
 
 // newSource takes the notices of the mode, and passes them on. It is nil in drain mode: the Nodes have
 // them already.
-func newSource(cfg settings, conf aws.Config, to interruption.Accepter, registry prometheus.Registerer, logger zerolog.Logger) source {
+func newSource(
+	cfg settings, conf aws.Config, to interruption.Accepter, index *nodes.Index, registry prometheus.Registerer, logger zerolog.Logger,
+) source {
 	switch cfg.mode {
 	case modeDrain:
 		return nil
 	case modeQueue:
 		return queue.New(queue.Options{
 			Client: sqs.NewFromConfig(conf), QueueURL: cfg.queueURL,
-			Accepter: to, DryRun: cfg.dryRun,
+			Accepter: to, Reserved: index.Reserved, DryRun: cfg.dryRun,
 			Registerer: registry, Logger: logger,
 		})
 	}

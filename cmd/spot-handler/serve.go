@@ -152,7 +152,7 @@ func newProcess(cfg settings, clients *clients, conf aws.Config, logger zerolog.
 	if cfg.mode == modeQueue && !cfg.dryRun {
 		accept = newEarly(clients, accept, p.index, registry, logger)
 	}
-	p.source = newSource(cfg, conf, accept, registry, logger)
+	p.source = newSource(cfg, conf, accept, p.index, registry, logger)
 	return p
 }
 

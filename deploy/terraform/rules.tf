@@ -33,6 +33,22 @@ locals {
         detail-type = ["EC2 Capacity Reservation Instance Interruption Warning"]
       }
     }
+    capacity-block = {
+      enabled     = true
+      description = "a Capacity Block ends, its instances in ten minutes"
+      pattern = {
+        source      = ["aws.ec2"]
+        detail-type = ["Capacity Block Expiration Warning"]
+      }
+    }
+    capacity-block-2 = { # pages of AWS name the message in two ways
+      enabled     = true
+      description = "a Capacity Block ends, its instances in ten minutes (other name)"
+      pattern = {
+        source      = ["aws.ec2"]
+        detail-type = ["Capacity Block Reservation Expiration Warning"]
+      }
+    }
     scheduled-event = {
       enabled     = var.scheduled_events
       description = "maintenance of instances is announced"

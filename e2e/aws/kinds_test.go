@@ -57,6 +57,17 @@ var kinds = []kind{
 		wanted:  []string{"capacity_reservation.json"},
 	},
 	{
+		detailType: "Capacity Block Expiration Warning", source: "aws.ec2",
+		pattern:  `{"source": ["aws.ec2"], "detail-type": ["Capacity Block Expiration Warning"]}`,
+		wanted:   []string{"capacity_block.json"},
+		unwanted: []string{"capacity_block_delivered.json"},
+	},
+	{
+		detailType: "Capacity Block Reservation Expiration Warning", source: "aws.ec2",
+		pattern: `{"source": ["aws.ec2"], "detail-type": ["Capacity Block Reservation Expiration Warning"]}`,
+		wanted:  []string{"capacity_block_reservation.json"},
+	},
+	{
 		detailType: "EC2 Instance-terminate Lifecycle Action", source: "aws.autoscaling",
 		pattern: `{"source": ["aws.autoscaling"], "detail-type": ["EC2 Instance-terminate Lifecycle Action"]}`,
 		wanted:  []string{"lifecycle_terminate.json"},

@@ -23,6 +23,10 @@ type Notice struct {
 	// InstanceID is the EC2 instance, such as i-0123456789abcdef0.
 	InstanceID string
 
+	// Reservation is the capacity reservation that the announcement is about, if it names that and no
+	// instance. InstanceID is then its id too, until the source has asked which instances are in it.
+	Reservation string
+
 	// NodeName is the Node, if the source knows it (the metadata service is read on the node
 	// itself); empty otherwise.
 	NodeName string
@@ -77,6 +81,14 @@ func (h Hook) Same(o Hook) bool { return h.Group == o.Group && h.Name == o.Name 
 // SpotNotice is how long before it interrupts a spot instance EC2 announces that.
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 const SpotNotice = 2 * time.Minute
+
+// EC2 begins to terminate the instances of a Capacity Block half an hour before its end, and warns ten
+// minutes before that. Blocks of UltraServers end earlier; the warning is the same.
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html
+const (
+	CapacityBlockCleared = 30 * time.Minute
+	CapacityBlockNotice  = 10 * time.Minute
+)
 
 // Earlier is the earlier of two times, where zero means never.
 func Earlier(a, b time.Time) time.Time {
@@ -170,6 +182,11 @@ const (
 	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/interruptible-capacity-reservations.html
 	CapacityReservationInterruption Kind = "capacity-reservation-interruption"
 
+	// CapacityBlockExpiration says that EC2 is about to terminate all instances of a Capacity Block, as the
+	// time that was paid for ends. It comes ten minutes ahead.
+	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-monitor.html
+	CapacityBlockExpiration Kind = "capacity-block-expiration"
+
 	// ScheduledEvent is maintenance that EC2 announces days ahead: a stop, a retirement or a
 	// reboot. Its deadline is the start of the window. It can be canceled.
 	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instances-status-check_sched.html
@@ -190,7 +207,8 @@ const (
 // comes.
 func Kinds() []Kind {
 	return []Kind{
-		ScheduledEvent, RebalanceRecommendation, InstanceTerminating, CapacityReservationInterruption, SpotInterruption, StateChange,
+		ScheduledEvent, RebalanceRecommendation, CapacityBlockExpiration, InstanceTerminating, CapacityReservationInterruption,
+		SpotInterruption, StateChange,
 	}
 }
 

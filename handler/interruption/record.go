@@ -48,6 +48,10 @@ const (
 	// in it.
 	InstanceIDLabel = "spot-handler/instance-id"
 
+	// ReservationLabel names the capacity reservation that a Node's instance runs in, for Nodes that
+	// Karpenter has not made.
+	ReservationLabel = "spot-handler/capacity-reservation-id"
+
 	// ExcludeFromLoadBalancers takes a Node out of the load balancers that a cloud controller
 	// manages. The value says that we set it.
 	// https://kubernetes.io/docs/reference/labels-annotations-taints/#node-kubernetes-io-exclude-from-external-load-balancers

@@ -159,6 +159,27 @@ func (x *Index) Joined(since time.Time) []*corev1.Node {
 	})
 }
 
+// Reserved returns the instances of the Nodes that are labelled as running in that capacity reservation,
+// but none of a Node that says that it is another's instance. A kubelet can write these labels on its own
+// Node, which ends no other. It looks at every Node.
+func (x *Index) Reserved(reservation string) []string {
+	var instances []string
+	for _, node := range x.nodes.All() {
+		if node.Labels[karpenterReservation] != reservation && node.Labels[interruption.ReservationLabel] != reservation {
+			continue
+		}
+		if id := InstanceID(node); IsInstanceID(id) && x.Holds(node) == nil {
+			instances = append(instances, id)
+		}
+	}
+	slices.Sort(instances)
+	return slices.Compact(instances)
+}
+
+// karpenterReservation is Karpenter's label for the capacity reservation of a Node's instance.
+// https://github.com/aws/karpenter-provider-aws/blob/main/pkg/apis/v1/labels.go
+const karpenterReservation = "karpenter.k8s.aws/capacity-reservation-id"
+
 func instanceKeys(node *corev1.Node) []string {
 	if id := InstanceID(node); id != "" {
 		return []string{id}

@@ -65,7 +65,7 @@ func (l Loss) Notice(node *corev1.Node, at time.Time) interruption.Notice {
 		Received:   at,
 	}
 	switch l.Kind {
-	case interruption.SpotInterruption, interruption.CapacityReservationInterruption:
+	case interruption.SpotInterruption, interruption.CapacityReservationInterruption, interruption.CapacityBlockExpiration:
 		n.Action = interruption.ActionTerminate
 	case interruption.ScheduledEvent:
 		n.Action = interruption.ActionRetirement
@@ -169,6 +169,8 @@ func (d *Daemon) deadline(node *corev1.Node, loss Loss) (left time.Duration, end
 		return 0, false
 	case interruption.SpotInterruption, interruption.CapacityReservationInterruption:
 		return interruption.SpotNotice, true
+	case interruption.CapacityBlockExpiration:
+		return interruption.CapacityBlockNotice, true
 	case interruption.ScheduledEvent:
 		rules, _ := d.Rules(node, false) // of a recommendation only it reads anything
 		return rules.ScheduledLead, true

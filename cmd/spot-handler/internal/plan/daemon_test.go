@@ -172,6 +172,7 @@ func TestLoss(t *testing.T) {
 		{interruption.CapacityReservationInterruption, 2 * time.Minute, true, interruption.ActionTerminate},
 		{interruption.RebalanceRecommendation, 0, false, ""},
 		{interruption.ScheduledEvent, 20 * time.Minute, true, interruption.ActionRetirement},
+		{interruption.CapacityBlockExpiration, 10 * time.Minute, true, interruption.ActionTerminate},
 		{interruption.InstanceTerminating, 5 * time.Minute, true, ""},
 		{interruption.StateChange, 0, true, ""},
 	} {

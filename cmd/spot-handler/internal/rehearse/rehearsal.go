@@ -49,7 +49,7 @@ type Options struct {
 func Kinds() []interruption.Kind {
 	return []interruption.Kind{
 		interruption.SpotInterruption, interruption.RebalanceRecommendation,
-		interruption.CapacityReservationInterruption, interruption.ScheduledEvent,
+		interruption.CapacityReservationInterruption, interruption.CapacityBlockExpiration, interruption.ScheduledEvent,
 	}
 }
 
