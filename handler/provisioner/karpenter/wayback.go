@@ -171,7 +171,11 @@ func (k *keeper) bringBack(ctx context.Context, claim *Claim, node *corev1.Node,
 	if err != nil {
 		return hold{}, fmt.Errorf("recommend node %q for the way back: %w", claim.Status.NodeName, err)
 	}
-	if verdict != interruption.Accepted {
+	switch verdict {
+	case interruption.Accepted:
+	case interruption.Unmanaged: // --managed-nodes selects spot nodes alone, for example
+		return hold{why: ": its node is not managed by spot-handler"}, nil
+	default:
 		return hold{again: heldCheck, until: now.Add(heldCheck), why: "its node cannot be recommended: " + string(verdict)}, nil
 	}
 	return hold{again: heldCheck, until: now, why: "it goes back to NodePool " + pool}, nil

@@ -81,6 +81,7 @@ type returning struct {
 	*cluster
 	notices []interruption.Notice
 	node    *corev1.Node // the replacement's
+	verdict interruption.Verdict
 }
 
 const (
@@ -107,6 +108,9 @@ func newReturning(t *testing.T, pool, fallback *unstructured.Unstructured) *retu
 		TTL: 10 * time.Minute,
 		Return: func(_ context.Context, n interruption.Notice) (interruption.Verdict, error) {
 			r.notices = append(r.notices, n)
+			if r.verdict != "" {
+				return r.verdict, nil
+			}
 			r.node = withRecord(r.node.DeepCopy(), interruption.NewRecord(n))
 			return interruption.Accepted, nil
 		},
@@ -272,6 +276,21 @@ func TestWayBackIsPutOff(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A node that is not managed is Karpenter's after calm; one that cannot be recommended now is tried again.
+func TestNodeCannotBeRecommended(t *testing.T) {
+	for verdict, given := range map[interruption.Verdict]bool{interruption.Unmanaged: true, interruption.Unknown: false} {
+		bubble(t, string(verdict), func(t *testing.T) {
+			r := newReturning(t, spotPool("m5.large", "m6i.large"), fallbackPool(t))
+			r.verdict = verdict
+			time.Sleep(DefaultCalm + 3*heldCheck)
+			held := r.claim(claimName).GetAnnotations()[doNotDisrupt] != ""
+			if held == given || (len(r.notices) == 1) != given {
+				t.Errorf("held: %t after %d notices", held, len(r.notices))
+			}
+		})
+	}
 }
 
 // Each time something is in the way, the node stays where it is, and nothing is made.
