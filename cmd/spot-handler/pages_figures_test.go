@@ -75,7 +75,8 @@ func TestCostsOfTheFrontPage(t *testing.T) {
 	readme := strings.Join(strings.Fields(readFromRoot(t, "README.md")), " ")
 	for _, want := range []string{
 		fmt.Sprintf("`imds` requests %d vCPU and %d GiB in all", cpu.MilliValue()*nodes/1000, memory.Value()*nodes>>30),
-		fmt.Sprintf("`queue` requests %.1f vCPU and %d MiB", float64(drainsCPU.MilliValue()*values.Controller.Replicas)/1000, drainsMemory.Value()*values.Controller.Replicas>>20),
+		fmt.Sprintf("`queue` requests %.1f vCPU and %d MiB",
+			float64(drainsCPU.MilliValue()*values.Controller.Replicas)/1000, drainsMemory.Value()*values.Controller.Replicas>>20),
 		fmt.Sprintf("for %.0f minutes (`--calm`)", cfg.calm.Minutes()),
 		fmt.Sprintf("polls SQS %s million times a month", map[int]string{1: "a", 2: "two"}[polls/1_000_000]),
 	} {

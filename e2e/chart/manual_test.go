@@ -59,7 +59,9 @@ func TestScheduling(t *testing.T) {
 	if want := map[string]string{"kubernetes.io/os": "linux", "pool": "batch"}; !maps.Equal(imds.Spec.NodeSelector, want) {
 		t.Errorf("the DaemonSet runs on %v, want %v", imds.Spec.NodeSelector, want)
 	}
-	if a := imds.Spec.Affinity; a.PodAntiAffinity == nil || len(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution) != 1 || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+	if a := imds.Spec.Affinity; a.PodAntiAffinity == nil ||
+		len(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution) != 1 ||
+		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		t.Errorf("affinity of the DaemonSet: %v, want what is given beside the spot labels", a)
 	}
 	if a := drainer.Spec.Affinity; a.PodAntiAffinity == nil || a.NodeAffinity == nil {
@@ -78,7 +80,8 @@ func TestScheduling(t *testing.T) {
 			if o.GetKind() != kind {
 				continue
 			}
-			if got, _, _ := unstructured.NestedFieldNoCopy(o.Object, append([]string{"spec"}, strings.Split(path, ".")...)...); fmt.Sprint(got) != value {
+			got, _, _ := unstructured.NestedFieldNoCopy(o.Object, append([]string{"spec"}, strings.Split(path, ".")...)...)
+			if fmt.Sprint(got) != value {
 				t.Errorf("%s is %v, want %s", field, got, value)
 			}
 		}
@@ -88,23 +91,30 @@ func TestScheduling(t *testing.T) {
 	}
 
 	own := render(t, Release{Values: Values("queue", map[string]any{
-		"controller.affinity":                    map[string]any{"nodeAffinity": map[string]any{"preferredDuringSchedulingIgnoredDuringExecution": []any{preferred}}},
+		"controller.affinity": map[string]any{
+			"nodeAffinity": map[string]any{"preferredDuringSchedulingIgnoredDuringExecution": []any{preferred}},
+		},
 		"controller.podDisruptionBudget.enabled": false,
 		"controller.topologySpreadConstraints": []any{
 			map[string]any{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"},
-			map[string]any{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": map[string]any{"matchLabels": map[string]any{"mine": "yes"}}},
+			map[string]any{
+				"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule",
+				"labelSelector": map[string]any{"matchLabels": map[string]any{"mine": "yes"}},
+			},
 		},
 		"podSecurityContext.runAsUser": nil, "podSecurityContext.runAsGroup": nil,
 	})})
 	pod := workload(t, own, "queue")
-	if terms := pod.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution; len(terms) != 1 || terms[0].Preference.MatchExpressions[0].Key != "pool" {
+	terms := pod.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+	if len(terms) != 1 || terms[0].Preference.MatchExpressions[0].Key != "pool" {
 		t.Errorf("node affinity %v, want the one given in place of the chart's", terms)
 	}
 	var spread []string
 	for _, c := range pod.Spec.TopologySpreadConstraints {
 		spread = append(spread, fmt.Sprint(c.TopologyKey, c.LabelSelector.MatchLabels))
 	}
-	if want := []string{"zonemap[app.kubernetes.io/component:queue app.kubernetes.io/instance:spot-handler app.kubernetes.io/name:spot-handler]", "rackmap[mine:yes]"}; !slices.Equal(spread, want) {
+	ours := "map[app.kubernetes.io/component:queue app.kubernetes.io/instance:spot-handler app.kubernetes.io/name:spot-handler]"
+	if want := []string{"zone" + ours, "rackmap[mine:yes]"}; !slices.Equal(spread, want) {
 		t.Errorf("spread over %q, want %q", spread, want)
 	}
 	if s := pod.Spec.SecurityContext; s.RunAsUser != nil || s.RunAsNonRoot == nil {
@@ -121,11 +131,12 @@ func TestNulls(t *testing.T) {
 	for _, mode := range Modes {
 		changes := map[string]any{}
 		for _, path := range []string{
-			"imds.affinity", "imds.nodeSelector", "imds.nodeExpressions", "imds.updateStrategy", "imds.revisionHistoryLimit", "imds.podLabels",
-			"controller.affinity", "controller.nodeSelector", "controller.tolerations", "controller.topologySpreadConstraints", "controller.updateStrategy",
-			"controller.revisionHistoryLimit", "controller.podLabels",
-			"image.pullSecrets", "imagePullSecrets", "commonLabels", "extraObjects", "namespaceOverride",
-			"podMonitor.relabelings", "podMonitor.metricRelabelings", "podMonitor.labels", "podMonitor.scrapeTimeout", "podMonitor.scrapeClassicHistograms",
+			"imds.affinity", "imds.nodeSelector", "imds.nodeExpressions", "imds.updateStrategy", "imds.revisionHistoryLimit",
+			"imds.podLabels", "controller.affinity", "controller.nodeSelector", "controller.tolerations",
+			"controller.topologySpreadConstraints", "controller.updateStrategy", "controller.revisionHistoryLimit",
+			"controller.podLabels", "image.pullSecrets", "imagePullSecrets", "commonLabels", "extraObjects", "namespaceOverride",
+			"podMonitor.relabelings", "podMonitor.metricRelabelings", "podMonitor.labels", "podMonitor.scrapeTimeout",
+			"podMonitor.scrapeClassicHistograms",
 		} {
 			changes[path] = nil
 		}
@@ -182,7 +193,8 @@ func TestCommonLabels(t *testing.T) {
 func TestNamespaceOverride(t *testing.T) {
 	h := helms(t)[1]
 	values := Values("both", map[string]any{
-		"audit.enabled": true, "serviceMonitor.enabled": true, "prometheusRule.enabled": true, "dashboard.enabled": true, "flags.fallbackSelector": "node-lifecycle=on-demand",
+		"audit.enabled": true, "serviceMonitor.enabled": true, "prometheusRule.enabled": true, "dashboard.enabled": true,
+		"flags.fallbackSelector": "node-lifecycle=on-demand",
 	})
 	release := Release{Namespace: "elsewhere", Values: values}
 	want, err := h.Template(t.Context(), release)

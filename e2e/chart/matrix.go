@@ -89,8 +89,11 @@ var changes = map[string]map[string]any{
 		map[string]any{"key": "eks.amazonaws.com/compute-type", "operator": "NotIn", "values": []any{"auto"}}, map[string]any{"key": "ours", "operator": "Exists"},
 	}},
 	"scheduling": {
-		"imds.nodeSelector":                           map[string]any{"pool": "batch"},
-		"imds.affinity":                               map[string]any{"podAntiAffinity": nearby, "nodeAffinity": map[string]any{"preferredDuringSchedulingIgnoredDuringExecution": []any{preferred}}},
+		"imds.nodeSelector": map[string]any{"pool": "batch"},
+		"imds.affinity": map[string]any{
+			"podAntiAffinity": nearby,
+			"nodeAffinity":    map[string]any{"preferredDuringSchedulingIgnoredDuringExecution": []any{preferred}},
+		},
 		"imds.updateStrategy":                         map[string]any{"type": "OnDelete"},
 		"imds.revisionHistoryLimit":                   0,
 		"controller.affinity":                         map[string]any{"podAntiAffinity": nearby},

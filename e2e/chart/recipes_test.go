@@ -55,7 +55,8 @@ func recipes(t *testing.T) map[string]map[string]any {
 func TestRecipes(t *testing.T) {
 	all := recipes(t)
 	for _, want := range []string{
-		"karpenter", "managed node groups", "cluster autoscaler", "irsa", "Application", "HelmRelease", "fips", "proxy", "auto mode", "annotations", "datadog",
+		"karpenter", "managed node groups", "cluster autoscaler", "irsa", "Application", "HelmRelease", "fips", "proxy",
+		"auto mode", "annotations", "datadog",
 	} {
 		values, ok := all[want]
 		if !ok {
@@ -117,7 +118,8 @@ func scraped(t *testing.T, objects []unstructured.Unstructured) {
 			}
 		}
 	}
-	if err := json.Unmarshal([]byte(pod.Annotations["ad.datadoghq.com/"+c.Name+".checks"]), &checks); err != nil || len(checks.Openmetrics.Instances) != 1 {
+	err := json.Unmarshal([]byte(pod.Annotations["ad.datadoghq.com/"+c.Name+".checks"]), &checks)
+	if err != nil || len(checks.Openmetrics.Instances) != 1 {
 		t.Fatalf("annotations %v: %v", pod.Annotations, err)
 	}
 	u, err := url.Parse(strings.Replace(checks.Openmetrics.Instances[0].Endpoint, "%%host%%", "host", 1))
@@ -130,7 +132,8 @@ func scraped(t *testing.T, objects []unstructured.Unstructured) {
 func annotated(t *testing.T, objects []unstructured.Unstructured) {
 	for _, component := range []string{"imds", "queue"} {
 		pod := workload(t, objects, component)
-		if port := pod.Annotations["prometheus.io/port"]; pod.Annotations["prometheus.io/scrape"] != "true" || !servesOn(pod.Spec.Containers[0], port) {
+		port := pod.Annotations["prometheus.io/port"]
+		if pod.Annotations["prometheus.io/scrape"] != "true" || !servesOn(pod.Spec.Containers[0], port) {
 			t.Errorf("%s: port %s of %v", component, port, pod.Spec.Containers[0].Ports)
 		}
 	}

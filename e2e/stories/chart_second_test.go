@@ -56,12 +56,14 @@ func TestGitOpsSeesNoDrift(t *testing.T) {
 	s.must(s.cluster.CreateNamespace(s.ctx, namespace))
 	helms, err := chart.Helms(s.ctx, t.Output())
 	s.must(err)
-	text, err := helms[len(helms)-1].Template(s.ctx, chart.Release{Values: chart.Values("both", map[string]any{"audit.enabled": true, "flags.fallbackSelector": "node-lifecycle=on-demand"})})
+	values := chart.Values("both", map[string]any{"audit.enabled": true, "flags.fallbackSelector": "node-lifecycle=on-demand"})
+	text, err := helms[len(helms)-1].Template(s.ctx, chart.Release{Values: values})
 	s.must(err)
 	apply := []string{"--server-side", "--field-manager=argocd-controller", "-f", "-"}
 	s.kubectl("apiVersion: v1\nkind: Namespace\nmetadata:\n  name: "+chart.PlaceholderNamespace+"\n", append([]string{"apply"}, apply...)...)
 	s.kubectl(text, append([]string{"apply"}, apply...)...)
-	s.kubectl("", "patch", "configmap", offerings.ConfigMap, "--namespace="+namespace, "--patch="+`{"data":{"offerings.json":"ours"}}`) // as the leader does
+	// As the leader does.
+	s.kubectl("", "patch", "configmap", offerings.ConfigMap, "--namespace="+namespace, "--patch="+`{"data":{"offerings.json":"ours"}}`)
 	if out := s.kubectl(text, append([]string{"diff"}, apply...)...); out != "" {
 		t.Errorf("after the installation there is a difference:\n%s", out)
 	}

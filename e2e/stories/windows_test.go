@@ -13,7 +13,12 @@ import (
 // its pods go to another Windows node, and not to one of Linux, which is free.
 func TestWindowsNodeIsDrained(t *testing.T) {
 	s := newStory(t, controlplane.Options{})
-	windows := controlplane.BareNodes{Count: 1, Prefix: "windows", CPUs: 8, Labels: map[string]string{corev1.LabelOSStable: "windows", "node-lifecycle": "spot"}}
+	windows := controlplane.BareNodes{
+		Count:  1,
+		Prefix: "windows",
+		CPUs:   8,
+		Labels: map[string]string{corev1.LabelOSStable: "windows", "node-lifecycle": "spot"},
+	}
 	lost, err := s.cluster.CreateBareNodes(s.ctx, windows)
 	s.must(err)
 	s.service("iis", 2, func(d *controlplane.DeploymentSpec) {
