@@ -224,18 +224,16 @@ var entries = []entry{
 	},
 
 	{
-		page: "deploy/docs/status.md", begins: "$ spot-handler status",
-		after: func(p *play) { p.do("kubectl", "delete", "node", observed) }, // EC2 takes it
-	},
-
-	{
 		page: "deploy/docs/supported.md", begins: "while",
 		instead: []string{"while", "set +o pipefail; while"},
 		why:     "grep -q leaves kubectl with a pipe that nobody reads",
 	},
 	{
 		page: "deploy/docs/supported.md", begins: "kubectl annotate nodes --all --overwrite",
-		before: func(p *play) { p.interrupt(p.inService()) },
+		before: func(p *play) {
+			p.do("kubectl", "delete", "node", observed) // EC2 has taken it, so it does not keep its record
+			p.interrupt(p.inService())
+		},
 	},
 	{page: "deploy/docs/supported.md", begins: "helm uninstall", after: func(p *play) {
 		p.daemon.Stop()
