@@ -235,6 +235,12 @@ spec:
 	p.do("helm", "install", name, dir, "--namespace=kube-system", "--set=enableRebalanceMonitoring=true")
 }
 
+// ofOthers are marks that spot-handler only reads: those of the rig, the instance, which the rig says in a label,
+// and the reservation of a Capacity Block, which the manual has the reader label.
+func ofOthers(mark string) bool {
+	return strings.Contains(mark, "e2e.spot-handler/") || mark == interruption.InstanceIDLabel || mark == interruption.ReservationLabel
+}
+
 // nothingLeft checks that the page about uninstalling names everything.
 func (p *play) nothingLeft() {
 	p.Helper()
@@ -250,9 +256,7 @@ func (p *play) nothingLeft() {
 				marks = append(marks, fmt.Sprint(mark))
 			}
 			for _, mark := range marks {
-				// The nodes of the tests have their instance in a label.
-				ofTests := strings.Contains(mark, "e2e.spot-handler/") || mark == interruption.InstanceIDLabel
-				if strings.Contains(mark, "spot-handler/") && !ofTests {
+				if strings.Contains(mark, "spot-handler/") && !ofOthers(mark) {
 					left = append(left, o.GetName()+": "+mark)
 				}
 			}
