@@ -632,10 +632,11 @@ func (j *judge) unsettled() (list []string) {
 	}
 	for _, node := range memapi.List[*corev1.Node](w.Server, memapi.Nodes) {
 		rec, has := recordOf(node)
-		if !has {
+		switch {
+		case !has && slices.ContainsFunc(node.Status.Conditions, nodes.OurCondition):
+			list = append(list, "node "+node.Name+" still has a condition of ours")
 			continue
-		}
-		if j.stands(node, rec) {
+		case !has, j.stands(node, rec):
 			continue
 		}
 		list = append(list, fmt.Sprintf("node %s: %s", node.Name, node.Annotations[interruption.Annotation]))
