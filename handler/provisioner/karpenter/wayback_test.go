@@ -3,12 +3,14 @@ package karpenter
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -459,27 +461,25 @@ func TestNewNodeIsLost(t *testing.T) {
 	}
 }
 
-// The part of a pool that is held is a metric.
+// The part of a pool that is held is a metric: one of a pool with three spot nodes.
 func TestHeldShare(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
 		r := newReturning(t, spotPool("m5.large", "m6i.large"), fallbackPool(t))
 		time.Sleep(heldCheck)
-		h := newHeldClaims(r.registry, r.taken)
-		h.count("one", "spot")
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(r.b.keeper.held.shares(func(pool string) int { return len(pool) - 1 }))
 		got := map[string]float64{}
-		families, err := r.registry.Gather()
+		families, err := registry.Gather()
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, f := range families {
 			for _, m := range f.GetMetric() {
-				if f.GetName() == "spot_handler_held_share" {
-					got[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
-				}
+				got[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
 			}
 		}
-		if got["spot"] != 1 || len(got) != 2 {
-			t.Errorf("shares %v, want that of pool spot and none", got)
+		if want := map[string]float64{"": 0, "spot": 0.25}; !maps.Equal(got, want) {
+			t.Errorf("shares %v, want %v", got, want)
 		}
 	})
 }
