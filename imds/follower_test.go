@@ -194,3 +194,14 @@ func TestRescheduledEventIsSubmittedAgain(t *testing.T) {
 		}
 	})
 }
+
+// An event of an unknown kind is all there, so what is missing beside it is missing.
+func TestMissingBesideAnOddEvent(t *testing.T) {
+	odd := `{"EventId":"odd","Code":"melt","State":"active","NotBefore":"21 Jan 2026 09:00:43 GMT"}`
+	l := newLists(t)
+	l.want(l.read(list(entry("a", "active")), "[]"), "a stop")
+	for range maxMissing - 1 {
+		l.want(l.read(list(odd), "[]"), "odd maintenance")
+	}
+	l.want(l.read(list(odd), "[]"), "odd maintenance", "a withdrawn")
+}

@@ -187,3 +187,27 @@ func FuzzParsePast(f *testing.F) {
 		_ = past.Has(someNotice(rand.New(rand.NewPCG(1, 2))))
 	})
 }
+
+// What is written down as past is read again whole, and nothing else is.
+func TestPastIsReadAgain(t *testing.T) {
+	n := Notice{Kind: RebalanceRecommendation, Source: Queue, EventID: "event-1", InstanceID: "i-1", Noticed: t0, Received: t0}
+	event := n
+	event.Kind, event.EventID, event.Deadline = ScheduledEvent, "event-2", t0.Add(time.Hour)
+	written := PastOfCanceled(NewRecord(n), t0).And(PastOfCanceled(NewRecord(event), t0))
+	read := ParsePast(written.String())
+	if len(read) != 2 || read.String() != written.String() {
+		t.Errorf("%s became %s", written, read)
+	}
+	if !read.Has(n) || !read.Has(event) {
+		t.Errorf("%s doesn't have what it was made of", read)
+	}
+	n.EventID, n.Noticed, n.Received = "event-3", t0.Add(time.Hour), t0.Add(time.Hour)
+	if read.Has(n) {
+		t.Errorf("%s has a later recommendation", read)
+	}
+	for _, text := range []string{"", "null", "{}", "[{]", `[{"kind":"` + strings.Repeat("x", 200_000) + `"}]`} {
+		if got := ParsePast(text); len(got) != 0 {
+			t.Errorf("%.20q: %d entries", text, len(got))
+		}
+	}
+}

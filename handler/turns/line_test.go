@@ -111,12 +111,20 @@ func TestTurnIsKept(t *testing.T) {
 	if q.Start(inPool("one", "b", 0)) || !q.Start(inPool("one", "a", 5)) {
 		t.Error("a has lost its turn to one that was recommended earlier")
 	}
-	q.Enqueue(inPool("two", "a", 5))
+	if begun, _ := q.Ahead("a"); begun != 0 {
+		t.Errorf("%d others have their turn, want none but a", begun)
+	}
+	if !q.Start(inPool("two", "x", 9)) {
+		t.Error("the only one of the other pool waits")
+	}
+	if q.Start(inPool("two", "a", 5)) {
+		t.Error("a has brought its turn along to a pool where another has its own")
+	}
 	if begun, _ := q.Ahead("b"); begun != 0 || !q.Start(inPool("one", "b", 0)) {
 		t.Error("a keeps its turn in the pool that it has left")
 	}
-	if begun, _ := q.Ahead("a"); begun != 0 {
-		t.Errorf("%d have their turn in a's new pool", begun)
+	if begun, _ := q.Ahead("a"); begun != 1 {
+		t.Errorf("%d have their turn in a's new pool, want one", begun)
 	}
 }
 
@@ -155,6 +163,9 @@ func TestSizeOfThePool(t *testing.T) {
 		q := newQueue(t, "30%")
 		started := 0
 		for i := range 9 {
+			q.Enqueue(inPool("one", fmt.Sprint("node-", i), i))
+		}
+		for _, i := range []int{2, 1, 0, 3, 4, 5, 6, 7, 8} { // the third may go before the first two
 			if q.Start(inPool("one", fmt.Sprint("node-", i), i)) {
 				started++
 			}

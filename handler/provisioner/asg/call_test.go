@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
 
@@ -146,5 +147,25 @@ func TestMissingPermissionOfManyCalls(t *testing.T) {
 		if n := len(k.of(describeInstances)); n != 1 {
 			t.Errorf("%d calls, want 1", n)
 		}
+	})
+}
+
+// A node that was refused is tried again a minute later, when it asks, even if it's the only one.
+func TestRefusedNodeIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := start(t, newCloud())
+		k.fail = func(string, []string) error { return apiError("AccessDenied") }
+		k.put("workers", "InService", id(1))
+		n := k.node(id(1))
+		k.interrupt(n, func(r *interruption.Record) { r.Deadline = time.Now().Add(time.Hour) })
+		k.want(id(1), provisioner.StateUnsupported, "")
+		k.mu.Lock()
+		k.fail = nil
+		k.mu.Unlock()
+		k.ask(n.Name)
+		k.want(id(1), provisioner.StateUnsupported, "")
+		time.Sleep(2 * time.Minute)
+		k.ask(n.Name)
+		k.want(id(1), provisioner.StateLaunched, "workers")
 	})
 }
