@@ -22,6 +22,7 @@ type known struct {
 	resourceVersion string              // of our own last write
 	beside          *besideWrite        // nil if none is under way, see [reconciliation.progressBeside]
 	outdated        string              // the version of the Node that was found to be outdated last
+	gone            string              // the version of the Node whose write found that it no longer exists
 	firstDue        time.Time           // when its reconciliation was first due
 
 	// What was said already.

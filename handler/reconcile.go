@@ -73,6 +73,9 @@ func (h *Handler) read(ctx context.Context, name string) *reconciliation {
 	if nodes.Older(node.ResourceVersion, k.resourceVersion) {
 		return nil // our own last write has not come back yet; it will
 	}
+	if k.gone != "" && k.gone == node.ResourceVersion {
+		return nil // a write found no such Node; the watch will say so
+	}
 	rec, err := nodes.Record(node)
 	if errors.Is(err, nodes.ErrNoRecord) {
 		return &reconciliation{Handler: h, node: node, rec: k.rec, removed: true, known: k}
@@ -240,6 +243,7 @@ func (r *reconciliation) write(ctx context.Context, patch marks.Patch) error {
 	switch {
 	case apierrors.IsNotFound(err):
 		patched = r.node
+		r.known.gone = r.node.ResourceVersion
 	case apierrors.IsConflict(err) && patch.Type == types.MergePatchType:
 		return errChanged
 	case err != nil:

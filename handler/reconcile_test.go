@@ -1,6 +1,7 @@
 package handler
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -146,6 +147,37 @@ func TestRecordOfAnInstanceThatAnotherNodeIs(t *testing.T) {
 		synctest.Wait()
 		if _, err := step(t, h); err != nil || f.patches == 0 {
 			t.Errorf("error %v, %d patches; want to be acted on", err, f.patches)
+		}
+	})
+}
+
+// A Node can be gone for seconds before the watch says so. Its drain ends once, and is reported once: a write
+// that found no such Node is believed until then.
+func TestNodeIsGoneBeforeTheWatchSaysSo(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		events := &shownNews{}
+		h.opts.Events = events
+		accept(t, h, notice(interruption.SpotInterruption))
+		s.left = 1
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		f.mu.Lock()
+		gone := f.byName["node-a"]
+		delete(f.byName, "node-a")
+		f.mu.Unlock()
+		time.Sleep(interruption.SpotNotice)
+		for range 3 {
+			if _, err := step(t, h); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.watcher.Delete(gone)
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{"noticed spot-interruption", notify.ReasonDeadlineReached}; !slices.Equal(events.shown, want) || s.finished != 1 {
+			t.Errorf("finished %d times, notified %q, want once and %q", s.finished, events.shown, want)
 		}
 	})
 }
