@@ -24,6 +24,10 @@ import (
 // watch, and the node is reconciled again.
 var errChanged = errors.New("node changed meanwhile")
 
+// changedCheck is when the node is reconciled again if its change doesn't arrive: the API server's
+// admission can refuse a write as a conflict though nobody has changed the Node.
+const changedCheck = 5 * time.Second
+
 // steps are what a reconciliation does, in this order: each step moves the interruption on, or leaves
 // it to the next; done ends the reconciliation. Every step can be repeated: each decides from the
 // Node, its pods and the replacement as they are.
@@ -52,7 +56,7 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 	}
 	for _, step := range steps {
 		if done, err := step(r, ctx); errors.Is(err, errChanged) {
-			return 0, nil
+			return changedCheck, nil
 		} else if done || err != nil {
 			return until(r.again), err
 		}
