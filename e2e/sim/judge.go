@@ -747,6 +747,10 @@ func (j *judge) finishPods() {
 	}
 }
 
+// mayBoot is how long a replacement can take to become Ready before it is taken back: 15 minutes from
+// its launch, and the TTL of the scenes.
+const mayBoot = 17 * time.Minute
+
 func (j *judge) finishClaims() {
 	for _, claim := range memapi.List[custom](j.w.Server, memapi.NodeClaims) {
 		replaces := claim.GetLabels()[karpenter.ReplacesLabel]
@@ -755,7 +759,8 @@ func (j *judge) finishClaims() {
 		}
 		used := slices.ContainsFunc(j.w.podsOn(claim.GetName()), hasToMove)
 		consolidates := j.w.Scene.Karpenter.Consolidates > 0 && claim.GetLabels()[karpenter.SettledLabel] != "" && j.initialized(claim)
-		if !used && !consolidates {
+		coming := !j.initialized(claim) && time.Since(claim.GetCreationTimestamp().Time) < mayBoot
+		if !used && !consolidates && !coming {
 			j.breaks(notInVain, "NodeClaim %s for %s has no pod, labels %v, annotations %v",
 				claim.GetName(), replaces, claim.GetLabels(), claim.GetAnnotations())
 		}
