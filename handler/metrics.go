@@ -128,10 +128,13 @@ func (m *metrics) cordoned(by interruption.Source, took time.Duration) {
 }
 
 func (m *metrics) ended(r interruption.Record, result string, pods interruption.Pods, at time.Time) {
-	kind := countedAs(r)
+	kind, since := countedAs(r), r.Since()
+	if r.Kind.Certain() { // from its notice, also if that was recorded late
+		since = r.LastReceived()
+	}
 	m.drains.WithLabelValues(kind, result).Inc()
 	m.left(kind, pods)
-	m.duration.WithLabelValues(kind).Observe(at.Sub(r.Since()).Seconds())
+	m.duration.WithLabelValues(kind).Observe(at.Sub(since).Seconds())
 	if d := r.Deadline; result == resultCompleted && !d.IsZero() {
 		m.slack.WithLabelValues(kind).Observe(d.Sub(at).Seconds())
 	}

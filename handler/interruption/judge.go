@@ -11,6 +11,11 @@ import (
 // delivers for up to 24 hours.
 const staleAfter = 3 * time.Minute
 
+// recordedLate is how long after it was received a notice is usually recorded, and its node cordoned. When it
+// takes longer, as the API server cannot be reached or there is no Node yet, the scheduler goes on to put pods
+// on the node: they have not come in spite of the cordon, and have to leave like the others.
+const recordedLate = 2 * time.Second
+
 // Node is what a Node says about itself, as far as that affects what a notice means.
 type Node struct {
 	Instance string // the EC2 instance that it is
@@ -250,8 +255,11 @@ func isTheFirst(c Case) (Judgement, bool) {
 func (c Case) first(ours []string, past Past) Judgement {
 	rec := NewRecord(c.Notice)
 	rec.Ours, rec.Past = ours, past
-	if c.Rules.waits(rec, c.Now) {
+	switch {
+	case c.Rules.waits(rec, c.Now):
 		rec.Phase = Waiting
+	case rec.Kind.Certain() && c.Now.Sub(rec.Received) > recordedLate:
+		rec.Begun = c.Now.UTC()
 	}
 	return Judgement{Accepted, rec, "new"}
 }

@@ -149,3 +149,28 @@ func TestJudgeIsPure(t *testing.T) {
 		}
 	}
 }
+
+// A notice that could only be recorded late has its drain begin then: until then the scheduler has put pods on the
+// node. A recommendation has its own beginning.
+func TestRecordedLate(t *testing.T) {
+	for _, tt := range []struct {
+		kind Kind
+		late time.Duration
+		want time.Duration // after t0, of Since
+	}{
+		{SpotInterruption, 0, 0},
+		{SpotInterruption, time.Second, 0},
+		{SpotInterruption, 40 * time.Second, 40 * time.Second},
+		{RebalanceRecommendation, 40 * time.Second, 0},
+	} {
+		j := Judge(Case{
+			Node:   Node{Instance: "i-1", Ready: true},
+			Rules:  Rules{Rebalance: RebalanceCordon},
+			Notice: at(tt.kind, 0),
+			Now:    t0.Add(tt.late),
+		})
+		if got := j.Record.Since().Sub(t0); j.Verdict != Accepted || j.Record.Phase != Noticed || got != tt.want {
+			t.Errorf("%s recorded %s late: %s, %s, since %s, want %s", tt.kind, tt.late, j.Verdict, j.Record.Phase, got, tt.want)
+		}
+	}
+}

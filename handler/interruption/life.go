@@ -77,15 +77,18 @@ func (r Record) Terminated() bool {
 	return r.Kind == StateChange && r.Action == ActionTerminated
 }
 
-// Since is when we received the newest announcement that stands or, if the record had to wait
-// for its time, when that time came. The drain begins then, not earlier.
-func (r Record) Since() time.Time {
-	since := r.Received
+// LastReceived is when we received the newest announcement that stands.
+func (r Record) LastReceived() time.Time {
+	last := r.Received
 	for _, a := range r.Announced {
-		since = Later(since, a.Received)
+		last = Later(last, a.Received)
 	}
-	return Later(since, r.Begun)
+	return last
 }
+
+// Since is when we received the newest announcement that stands or, if the record had to wait
+// for its time or could only be written late, when that time came. The drain begins then, not earlier.
+func (r Record) Since() time.Time { return Later(r.LastReceived(), r.Begun) }
 
 // TurnTaken reports whether a node that was recommended for rebalance has had its turn come.
 func (r Record) TurnTaken() bool {
