@@ -702,11 +702,20 @@ func (j *judge) stands(node *corev1.Node, rec interruption.Record) bool {
 	return cordonOnly || slices.Contains(flags, "--provisioner=none") && rec.Phase.Over() && j.w.alive(node.Name)
 }
 
+// mayReturn is how long an attempt to go back to spot can take: the TTL of the scenes, twice.
+const mayReturn = 8 * time.Minute
+
+// onItsWayBack reports whether the node has begun to go back to spot a while ago: that is tried again and
+// again, and can be under way when the round ends.
+func onItsWayBack(rec interruption.Record) bool {
+	return rec.Returns() && time.Since(rec.Received) < mayReturn
+}
+
 func (j *judge) finishNodes() {
 	for _, node := range memapi.List[*corev1.Node](j.w.Server, memapi.Nodes) {
 		rec, has := recordOf(node)
 		if has {
-			if !j.stands(node, rec) {
+			if !j.stands(node, rec) && !onItsWayBack(rec) {
 				j.breaks(everEnds, "node %s is in phase %s: %s", node.Name, rec.Phase, node.Annotations[interruption.Annotation])
 			}
 			continue
