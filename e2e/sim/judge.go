@@ -768,12 +768,22 @@ func (j *judge) finishClaims() {
 		}
 		used := slices.ContainsFunc(j.w.podsOn(claim.GetName()), hasToMove)
 		consolidates := j.w.Scene.Karpenter.Consolidates > 0 && claim.GetLabels()[karpenter.SettledLabel] != "" && j.initialized(claim)
-		coming := !j.initialized(claim) && time.Since(claim.GetCreationTimestamp().Time) < mayBoot
+		coming := !j.initialized(claim) && time.Since(claim.GetCreationTimestamp().Time) < mayBoot || j.takesBack(claim)
 		if !used && !consolidates && !coming {
 			j.breaks(notInVain, "NodeClaim %s for %s has no pod, labels %v, annotations %v",
 				claim.GetName(), replaces, claim.GetLabels(), claim.GetAnnotations())
 		}
 	}
+}
+
+// takesBack reports whether the claim is for a node that is on its way back.
+func (j *judge) takesBack(claim custom) bool {
+	for _, node := range memapi.List[*corev1.Node](j.w.Server, memapi.Nodes) {
+		if rec, has := recordOf(node); has && onItsWayBack(rec) && rec.Replacement != nil && rec.Replacement.Name == claim.GetName() {
+			return true
+		}
+	}
+	return false
 }
 
 func (j *judge) initialized(claim custom) bool {
