@@ -109,3 +109,50 @@ func written(t *testing.T, node func(string) (*corev1.Node, bool), say func(*Eve
 	})
 	return list
 }
+
+// An annotation of the namespace is not the pod's to put right.
+func TestWhoseAnnotationIsMeaningless(t *testing.T) {
+	for ofNamespace, want := range map[bool]string{
+		true:  `annotation of the namespace is ignored: "x" is no number`,
+		false: `annotation is ignored: "x" is no number`,
+	} {
+		event := written(t, noNode, func(e *Events) { e.AnnotationMeaningless("node-a", &corev1.Pod{}, `"x" is no number`, ofNamespace) })[0]
+		if event.Message != want || event.Reason != ReasonMeaningless || event.Type != corev1.EventTypeWarning {
+			t.Errorf("%s %s: %q, want %q", event.Type, event.Reason, event.Message, want)
+		}
+	}
+}
+
+// An Event is about a pod only if it says so in the pod's own namespace: others can claim its UID.
+func TestAbout(t *testing.T) {
+	pod := &corev1.Pod{}
+	pod.Namespace, pod.Name, pod.UID = "shop", "web-1", "uid-1"
+	about := func() *corev1.Event {
+		e := &corev1.Event{InvolvedObject: corev1.ObjectReference{Namespace: "shop", Name: "web-1", UID: "uid-1"}}
+		e.Namespace = "shop"
+		return e
+	}
+	if !About(about(), pod) {
+		t.Error("the pod's own Event is not about it")
+	}
+	for name, change := range map[string]func(*corev1.Event){
+		"in another namespace":        func(e *corev1.Event) { e.Namespace = "other" },
+		"about another namespace":     func(e *corev1.Event) { e.InvolvedObject.Namespace = "other" },
+		"about another pod":           func(e *corev1.Event) { e.InvolvedObject.Name = "web-2" },
+		"about an earlier one of its": func(e *corev1.Event) { e.InvolvedObject.UID = "uid-0" },
+	} {
+		e := about()
+		if change(e); About(e, pod) {
+			t.Errorf("one %s counts", name)
+		}
+	}
+}
+
+// A node that is to return to spot isn't interrupted: nobody is warned.
+func TestNoticeOfAReturn(t *testing.T) {
+	node, rec := interrupted("node-a")
+	rec.Kind, rec.Source = interruption.RebalanceRecommendation, interruption.Return
+	if n := Noticed(node, rec); n.Reason != ReasonReturns || n.Warning || n.Stage != Notice {
+		t.Errorf("%+v", n)
+	}
+}

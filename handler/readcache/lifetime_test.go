@@ -26,3 +26,13 @@ func TestLifetime(t *testing.T) {
 		}
 	}
 }
+
+// What is kept is given out again as it is; what has no lifetime takes the place of nothing.
+func TestKeptAnswer(t *testing.T) {
+	c := &Cache[string]{Lifetime: For(time.Minute, 0, nil)}
+	c.Put("key", Answer[string]{Value: "kept", Asked: time.Now()})
+	c.Put("key", Answer[string]{Err: errors.New("connection refused"), Asked: time.Now()})
+	if got, err := c.Get(t.Context(), "key"); got != "kept" || err != nil {
+		t.Errorf("%q, %v; want what was kept", got, err)
+	}
+}
