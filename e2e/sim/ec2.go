@@ -40,12 +40,15 @@ func (w *World) announce(nth int, l Loss, kind interruption.Kind, at, lead time.
 		if lead > 0 {
 			lead -= time.Since(noticed) // it is stamped in whole seconds
 		}
-		event := fmt.Sprintf("%08x-%04x-4000-8000-%012x", w.Scene.Seed&0xffffffff, nth, len(kind))
-		w.judge.announced(l, kind, event, noticed)
+		w.judge.announced(l)
 		for n := range l.Copies {
+			event, at := fmt.Sprintf("%08x-%04x-4000-8000-%012x", w.Scene.Seed&0xffffffff, nth, len(kind)), noticed
+			if n > 0 && l.Renews {
+				event, at = event[:len(event)-2]+"ff", at.Add(-2*time.Second)
+			}
 			w.after(l.Delay+time.Duration(n)*l.Again, fmt.Sprintf("send %s %s %d", l.Node, kind, n), func() {
-				w.note("ec2: %s of %s", kind, l.Node)
-				w.judge.sent(w.Queue.Send(message(kind, event, instanceID(l.Node), noticed)), l.Node, kind)
+				w.note("ec2: %s of %s, event %s", kind, l.Node, event)
+				w.judge.sent(w.Queue.Send(message(kind, event, instanceID(l.Node), at)), l.Node, kind)
 			})
 		}
 	})
@@ -64,6 +67,9 @@ func message(kind interruption.Kind, event, instance string, at time.Time) strin
 	return string(text)
 }
 
+// cancelTakes is how long a cancellation may take: an eviction that is under way is waited for.
+const cancelTakes = 45 * time.Second
+
 // cancel is an operator who cancels an interruption.
 func (w *World) cancel(name string) {
 	node := memapi.Get[*corev1.Node](w.Server, memapi.Nodes, name)
@@ -75,6 +81,8 @@ func (w *World) cancel(name string) {
 	changed.Annotations[interruption.CancelAnnotation] = "true"
 	w.judge.canceled(name)
 	w.Put(memapi.Nodes, changed, byOperator)
+	since := w.since()
+	w.after(cancelTakes, "cancelled "+name, func() { w.judge.judgeCancel(name, since) })
 }
 
 // AWS is one process's way to SQS.

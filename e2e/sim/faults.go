@@ -203,8 +203,11 @@ func (w *World) fate(r int) func(*memapi.Request) memapi.Fate {
 		fate.Lag = rates.Lag
 		w.Do(func() {
 			for _, f := range w.faulty.under {
-				if f.What == FaultSlow {
+				if f.What == FaultSlow || f.What == FaultMarks && q.Kind == memapi.Nodes && q.Verb == "patch" {
 					fate.Before = f.Takes
+				}
+				if f.What == FaultDenies && q.Kind == memapi.Pods && q.Subresource == "status" {
+					fate.Refused = memapi.Trouble(http.StatusForbidden)
 				}
 			}
 		})
@@ -215,6 +218,9 @@ func (w *World) fate(r int) func(*memapi.Request) memapi.Fate {
 		switch {
 		case chance(rates.Error, "error"):
 			fate.Refused = memapi.Trouble(Pick(d, []int{500, 503, 429, 504}, name, "which error"))
+			if q.Subresource == "eviction" {
+				fate.RetryAfter = Pick(d, []int{1, 8, 32}, name, "retry after")
+			}
 		case chance(rates.Lost, "lost"):
 			fate.Lost = errLost
 		case chance(rates.Conflict, "conflict") && mayConflict(q):
@@ -249,6 +255,7 @@ func (w *World) admit(ctx context.Context, q *memapi.Request) error {
 	if slow == nil {
 		return nil
 	}
+	defer w.Do(func() { w.judge.heldUp(q.Key()) })
 	select {
 	case <-time.After(slow.Takes):
 	case <-ctx.Done():
@@ -283,7 +290,7 @@ func (w *World) reachesAWS(ctx context.Context, client *memapi.Client) error {
 // might not have been able to.
 func (w *World) disturbed(from, to time.Duration) bool {
 	for _, f := range w.faulty.spans {
-		if f.From < to && f.to()+recovery > from {
+		if f.excuses() && f.From < to && f.to()+recovery > from {
 			return true
 		}
 	}

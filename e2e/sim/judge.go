@@ -37,18 +37,12 @@ type judge struct {
 // nodeLife is what happens to a node that EC2 says something about.
 type nodeLife struct {
 	loss      Loss
-	announced []announcement
+	announced time.Time                       // by EC2, for the first time
 	recorded  map[interruption.Kind]time.Time // when a record of that kind was first there
 	changed   time.Time                       // when the record's deadline last changed
 	canceled  time.Time
 	over      time.Time // when the record says so
 	gone      time.Time
-}
-
-type announcement struct {
-	kind  interruption.Kind
-	event string
-	at    time.Time
 }
 
 type sentMessage struct {
@@ -128,10 +122,11 @@ func (j *judge) life(node string) *nodeLife {
 	return j.nodes[node]
 }
 
-func (j *judge) announced(l Loss, kind interruption.Kind, event string, at time.Time) {
+func (j *judge) announced(l Loss) {
 	life := j.life(l.Node)
-	life.loss = l
-	life.announced = append(life.announced, announcement{kind, event, at})
+	if life.loss = l; life.announced.IsZero() {
+		life.announced = time.Now()
+	}
 }
 
 func (j *judge) sent(id, node string, kind interruption.Kind) {
@@ -139,6 +134,37 @@ func (j *judge) sent(id, node string, kind interruption.Kind) {
 }
 
 func (j *judge) canceled(node string) { j.life(node).canceled = time.Now() }
+
+// judgeCancel: what an operator cancels is undone, unless there is nothing left to cancel.
+func (j *judge) judgeCancel(name string, since time.Duration) {
+	node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, name)
+	if node == nil || node.DeletionTimestamp != nil || j.w.disturbed(since-recovery, j.w.since()) || j.hung() {
+		return
+	}
+	rec, has := recordOf(node)
+	at, fate := j.w.began.Add(since), j.nodes[name]
+	if has && rec.Kind == interruption.SpotInterruption && !rec.Phase.Over() && !fate.recorded[rec.Kind].After(at) {
+		j.breaks(takenBack, "node %s: the interruption that was cancelled at %.3f is %s", name, since.Seconds(), summary(rec, has))
+	}
+}
+
+// hung reports whether writes of Nodes hang, or have done so.
+func (j *judge) hung() bool {
+	return slices.ContainsFunc(j.w.faulty.spans, func(f Fault) bool { return f.What == FaultMarks })
+}
+
+// heldUp: the eviction of a pod waits for a webhook.
+func (j *judge) heldUp(pod string) {
+	if of := memapi.Get[*corev1.Pod](j.w.Server, memapi.Pods, pod); of != nil && j.pods[of.UID] != nil {
+		j.pods[of.UID].refused = time.Now()
+	}
+}
+
+// deletesBlocked reports whether the pod is to be deleted if its eviction is refused to the end.
+func (j *judge) deletesBlocked(pod *corev1.Pod) bool {
+	policy := pod.Annotations["spot-handler/blocked-pods"]
+	return policy == "delete" || policy == "" && slices.Contains(j.w.Scene.Flags, "--blocked-pods=delete")
+}
 
 // ended: a machine has ended, and with it what ran there.
 func (j *judge) ended(i *instance) {
@@ -240,10 +266,11 @@ func (j *judge) nodeChanged(c memapi.Change, ours bool) {
 		return
 	}
 	if !had && ours && rec.Returns() && j.standsIn(c.Key) { // we may say so ourselves
-		life = j.life(c.Key)
-		life.announced = append(life.announced, announcement{rec.Kind, rec.Event, rec.Noticed})
+		if life = j.life(c.Key); life.announced.IsZero() {
+			life.announced = time.Now()
+		}
 	}
-	if life == nil || len(life.announced) == 0 {
+	if life == nil || life.announced.IsZero() {
 		j.breaks(noReason, "node %s has a record, and nobody has announced anything", c.Key)
 		return
 	}
@@ -319,17 +346,17 @@ func (j *judge) recordOver(node *corev1.Node, rec interruption.Record) {
 		j.breaks(recordsTrue, "node %s is over without a count of its pods", node.Name)
 		return
 	}
-	stays := 0
+	var stays []string
 	for _, pod := range j.w.podsOn(node.Name) {
 		life := j.pods[pod.UID]
 		fresh := life != nil && time.Since(life.bound) < 12*time.Second // a scheduler may be late
 		if hasToMove(pod) && pod.DeletionTimestamp == nil && !fresh {
-			stays++
+			stays = append(stays, pod.Name)
 		}
 	}
 	left := rec.Pods.Left
-	if j.w.alive(node.Name) && rec.Phase == interruption.Drained && stays > 0 && rec.Deadline.After(time.Now()) {
-		j.breaks(recordsTrue, "node %s is drained, and %d pods are there", node.Name, stays)
+	if j.w.alive(node.Name) && rec.Phase == interruption.Drained && len(stays) > 0 && rec.Deadline.After(time.Now()) {
+		j.breaks(recordsTrue, "node %s is drained, and %v are there", node.Name, stays)
 	}
 	if sum := rec.Pods.Graceful + rec.Pods.Truncated + rec.Pods.Forced + left; sum != rec.Pods.Total {
 		j.breaks(recordsTrue, "node %s: %d pods in all, and %d by what became of them", node.Name, rec.Pods.Total, sum)
@@ -339,7 +366,7 @@ func (j *judge) recordOver(node *corev1.Node, rec interruption.Record) {
 // noticed reports whether EC2 has announced anything about the node by now.
 func (j *judge) noticed(node string) bool {
 	life := j.nodes[node]
-	return life != nil && len(life.announced) > 0
+	return life != nil && !life.announced.IsZero()
 }
 
 func (j *judge) podChanged(c memapi.Change, ours bool) {
@@ -486,16 +513,24 @@ func (j *judge) judgeTime(life *podLife, fate *nodeLife) {
 		return // EC2 was early
 	}
 	deadline := w.began.Add(fate.loss.At + fate.loss.Lead)
+	if fate.loss.Renews {
+		deadline = deadline.Add(-2 * time.Second)
+	}
 	latest := deadline.Add(-margin - time.Duration(memapi.GraceOf(pod))*time.Second)
 	able := interruption.Later(recorded, life.bound)
 	from, to := able.Sub(w.began), latest.Sub(w.began)
+	held := !life.refused.IsZero() && latest.Sub(life.refused) < 15*time.Second
 	switch {
-	case able.Add(recovery).After(latest):
-		return // there was no time
+	case able.Add(recovery).After(latest): // there was no time to lose
+		j.judgeLate(life, able, held)
+		return
 	case w.disturbed(from, to+2*time.Second):
 		return
-	case !life.refused.IsZero() && latest.Sub(life.refused) < 15*time.Second:
+	case held && j.wavesFit(pod, able, latest):
+	case held && (!j.deletesBlocked(pod) || life.gone.Sub(latest) < 2*recovery):
 		return // nobody let it go
+	case held && !life.asked.IsZero():
+		return // it was deleted past what held it
 	}
 	what := "was never asked to end"
 	if !life.asked.IsZero() {
@@ -506,6 +541,15 @@ func (j *judge) judgeTime(life *podLife, fate *nodeLife) {
 	}
 	j.breaks(graceKept, "pod %s on %s, grace %d s, could leave from %.3f to %.3f, and %s",
 		memapi.Key(pod), pod.Spec.NodeName, memapi.GraceOf(pod), from.Seconds(), to.Seconds(), what)
+}
+
+// judgeLate: where it was too late for a whole grace period, the pod is asked to end as soon as can be.
+func (j *judge) judgeLate(life *podLife, able time.Time, held bool) {
+	if !life.asked.IsZero() || held || life.gone.Sub(able) < recovery || j.w.disturbed(able.Sub(j.w.began), life.gone.Sub(j.w.began)) {
+		return
+	}
+	j.breaks(graceKept, "pod %s on %s could leave from %.3f to %.3f, if not with its whole grace period, and was never asked to end",
+		memapi.Key(life.pod), life.pod.Spec.NodeName, able.Sub(j.w.began).Seconds(), life.gone.Sub(j.w.began).Seconds())
 }
 
 func (j *judge) claimChanged(c memapi.Change, ours bool) {
@@ -594,8 +638,7 @@ func (j *judge) judgeDeletion(q memapi.Request) {
 	if !ok || !j.w.ours(q.By) || pod.DeletionTimestamp != nil || !memapi.Ready(pod) || isSurged(pod) {
 		return
 	}
-	policy := pod.Annotations["spot-handler/blocked-pods"]
-	asked := policy == "delete" || policy == "" && slices.Contains(j.w.Scene.Flags, "--blocked-pods=delete")
+	asked := j.deletesBlocked(pod)
 	for _, budget := range j.w.BudgetsOf(pod) {
 		if _, granted := budget.Status.DisruptedPods[pod.Name]; !granted && !asked && budget.Status.DisruptionsAllowed <= 0 {
 			j.breaks(budgetsKept, "%s deletes pod %s, and its budget allows none", q.By, memapi.Key(pod))
@@ -626,7 +669,7 @@ func (j *judge) unsettled() (list []string) {
 		}
 	}
 	for _, f := range w.Scene.Faults {
-		if w.since() < f.to()+recovery {
+		if f.For < longest && w.since() < f.to()+recovery {
 			list = append(list, "a fault is yet to come")
 		}
 	}

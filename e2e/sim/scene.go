@@ -78,6 +78,7 @@ type Loss struct {
 	Delay  time.Duration // until the message is in the queue
 	Copies int           // how often the message comes; 0: never
 	Again  time.Duration // between copies
+	Renews bool          // the second copy is an announcement of its own, with a deadline two seconds earlier
 	Lead   time.Duration // from the announcement to the deadline; 0: there is none
 
 	Takes  bool
@@ -104,6 +105,8 @@ const (
 	FaultSlow    = "slow"    // the API server needs a second or more for each request
 	FaultTouches = "touches" // somebody changes Nodes all the time
 	FaultAdmit   = "admit"   // an admission webhook for evictions is slow, or hangs
+	FaultMarks   = "marks"   // writes of Nodes hang
+	FaultDenies  = "denies"  // a policy denies changes of pods' status
 )
 
 // Fault is one thing that goes wrong.
@@ -117,6 +120,12 @@ type Fault struct {
 }
 
 func (f Fault) to() time.Duration { return f.From + f.For }
+
+// excuses reports whether a drain may be late because of the fault. Webhooks, policies and writes of Nodes may
+// hold up what they are about, and nothing else.
+func (f Fault) excuses() bool {
+	return f.What != FaultAdmit && f.What != FaultMarks && f.What != FaultDenies
+}
 
 // Rates are the chances that something happens to a request.
 type Rates struct {
@@ -268,7 +277,12 @@ func (s *Scene) drawLosses(d Draw) {
 			loss.Copies = 0
 		case p < 0.40: // or says it again
 			loss.Copies, loss.Again = 2, d.Between(100*time.Millisecond, 40*time.Second, name, "again")
+			loss.Renews = d.Chance(0.3, name, "renews")
 		case p < 0.46:
+			if d.Chance(0.4, name, "says it again") {
+				loss.Copies, loss.Renews = 2, true
+				loss.Again = d.Between(time.Second, 70*time.Second, name, "again")
+			}
 			loss.Cancel = loss.At + d.Between(time.Second, 60*time.Second, name, "cancel")
 			loss.Takes = d.Chance(0.3, name, "takes all the same")
 		}
@@ -284,6 +298,9 @@ func (s *Scene) drawLosses(d Draw) {
 	}
 }
 
+// longest is longer than a round.
+const longest = time.Hour
+
 var webhooksTake = []time.Duration{
 	300 * time.Millisecond, 5 * time.Second, 10005 * time.Millisecond, 12 * time.Second, 30 * time.Second,
 }
@@ -293,7 +310,7 @@ func (s *Scene) drawFaults(d Draw) {
 		name := fmt.Sprintf("fault-%d", i)
 		f := Fault{
 			What: Pick(d, []string{
-				FaultDown, FaultSilent, FaultKill, FaultKill, FaultStop, FaultBreak, FaultExpire, FaultQueue, FaultSlow, FaultTouches, FaultAdmit,
+				FaultDown, FaultSilent, FaultKill, FaultKill, FaultStop, FaultBreak, FaultExpire, FaultQueue, FaultSlow, FaultTouches, FaultAdmit, FaultAdmit, FaultMarks, FaultDenies,
 			}, name, "what"),
 			Replica: d.Int(2, name, "replica"),
 			From:    d.Between(0, 150*time.Second, name, "from"),
@@ -302,6 +319,11 @@ func (s *Scene) drawFaults(d Draw) {
 		switch f.What {
 		case FaultSlow:
 			f.Takes = d.Between(200*time.Millisecond, 4*time.Second, name, "takes")
+		case FaultMarks:
+			f.For *= 4
+			f.Takes = Pick(d, []time.Duration{time.Second, 9 * time.Second, time.Minute}, name, "takes")
+		case FaultDenies:
+			f.From, f.For = 0, longest
 		case FaultAdmit:
 			f.For *= 4
 			f.Takes = Pick(d, webhooksTake, name, "takes")

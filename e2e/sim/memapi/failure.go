@@ -72,6 +72,8 @@ func Trouble(code int) *Failure {
 		f := &Failure{plain: true}
 		f.Code, f.Message = int32(code), "Too many requests, please try again later.\n"
 		return f
+	case http.StatusForbidden:
+		return failed(apierrors.NewForbidden(Pods.resource(), "", fmt.Errorf("a policy denies it")))
 	case http.StatusConflict:
 		return conflict(Nodes, "", "the object has been modified; please apply your changes to the latest version and try again")
 	case http.StatusServiceUnavailable:

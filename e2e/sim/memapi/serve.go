@@ -65,6 +65,8 @@ type Fate struct {
 	Lost    error         // it is served, and the answer never arrives
 	Cut     bool          // an eviction ends after its first step
 	Lag     time.Duration // of a watch: how long after a change it is seen
+
+	RetryAfter int // seconds, of an answer 429; 0: one
 }
 
 // Client is one process's way to the server. Its fields are set before its first request.
@@ -192,7 +194,7 @@ func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 			header.Set("Content-Type", "text/plain; charset=utf-8")
 		}
 		if code == http.StatusTooManyRequests && answer.plain {
-			header.Set("Retry-After", "1")
+			header.Set("Retry-After", strconv.Itoa(max(1, fate.RetryAfter)))
 		}
 	}
 	return &http.Response{

@@ -1,0 +1,55 @@
+package sim
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/handler/interruption"
+)
+
+// wavesFit reports whether all pods of the workload that have to leave could have left in waves, each with its whole
+// grace period and as its budget allows, from able on until latest. It knows only cases without doubt: no fault, no
+// webhook, a budget of maxUnavailable=N, and replacement pods that found room at once.
+func (j *judge) wavesFit(pod *corev1.Pod, able, latest time.Time) bool {
+	of := j.w.workloadOf(pod)
+	text, sure := strings.CutPrefix(of.Budget, "maxUnavailable=")
+	atOnce, err := strconv.Atoi(text)
+	if !sure || err != nil || of.Kind != "StatefulSet" && of.Kind != "ReplicaSet" || len(of.Annotations) > 0 || of.Gang {
+		return false
+	}
+	if j.w.Scene.Rates != (Rates{}) || len(j.w.faulty.spans) > 0 {
+		return false
+	}
+	if atOnce -= of.Broken; atOnce < 1 {
+		return false
+	}
+	leave := 0
+	for _, life := range j.pods {
+		switch {
+		case j.w.workloadOf(life.pod) != of:
+		case life.pod.CreationTimestamp.After(j.w.began): // a replacement pod
+			if life.bound.IsZero() || life.bound.Sub(life.pod.CreationTimestamp.Time) > 3*time.Second {
+				return false
+			}
+		case j.noticed(life.pod.Spec.NodeName):
+			fate := j.nodes[life.pod.Spec.NodeName]
+			at := fate.recorded[interruption.SpotInterruption]
+			if at.IsZero() || at.Sub(able).Abs() > 5*time.Second || fate.loss.Lead == 0 || !fate.canceled.IsZero() {
+				return false
+			}
+			leave++
+		}
+	}
+	cycle := of.Start + 5*time.Second
+	if of.Kind == "StatefulSet" {
+		cycle += min(of.Stop, time.Duration(of.Grace)*time.Second)
+		if of.Volume {
+			cycle += 13 * time.Second
+		}
+	}
+	waves := (leave + atOnce - 1) / atOnce
+	return able.Add(time.Duration(waves-1)*cycle + recovery).Before(latest)
+}
