@@ -96,7 +96,7 @@ test: lint
 	$(if $(ALSO_OLDEST),$(OLDEST) go run ./e2e/tool -build controlplane)
 	go run ./e2e/timing $(if $(RECORD),-record e2e/timing/ran.yaml) \
 	  $(if $(ALSO_OLDEST),-beside "$(OLDEST) go test -count=1 -timeout 20m -parallel 2 -run ^($(subst $() ,|,$(OLDEST_STORIES)))$$ ./e2e/stories") \
-	  -beside "env SIM_SEED=1 SIM_ROUNDS=200 nice -n 10 go test -count=1 -timeout 30m -v -run ^TestSim$$ ./cmd/spot-handler" \
+	  -beside "env SIM_SEED=1 SIM_ROUNDS=200 SIM_AGAIN=3 nice -n 10 go test -count=1 -timeout 30m -v -run ^TestSim$$ ./cmd/spot-handler" \
 	  -beside "nice -n 10 go -C e2e/aws test -count=1 ./..." \
 	  -beside "nice -n 10 go -C e2e/plots test -count=1 ./..." \
 	  -beside "nice -n 10 go test -count=1 -timeout 60m -p 2 -parallel 3 $$(go list ./... | grep -vE '/e2e/(stories|forecast|hostile)$$' | tr '\n' ' ')" \

@@ -178,20 +178,23 @@ func (w *World) touch(name string) {
 		return
 	}
 	for _, node := range memapi.List[*corev1.Node](w.Server, memapi.Nodes) {
-		changed := node.DeepCopy()
-		for i := range changed.Status.Conditions {
-			if changed.Status.Conditions[i].Type == corev1.NodeReady {
-				changed.Status.Conditions[i].LastHeartbeatTime = memapi.Now()
-			}
-		}
-		changed.Annotations = map[string]string{}
-		for k, v := range node.Annotations {
-			changed.Annotations[k] = v
-		}
-		changed.Annotations["example.com/touched"] = fmt.Sprint(w.Version())
-		w.Put(memapi.Nodes, changed, byKubelet)
+		w.touchNode(node.Name)
 	}
-	w.after(300*time.Millisecond, name+" touches", func() { w.touch(name) })
+	w.after(700*time.Millisecond, name+" touches", func() { w.touch(name) })
+}
+
+// touchNode changes what is nobody's of ours.
+func (w *World) touchNode(name string) {
+	node := memapi.Get[*corev1.Node](w.Server, memapi.Nodes, name)
+	if node == nil {
+		return
+	}
+	changed := node.DeepCopy()
+	if changed.Annotations == nil {
+		changed.Annotations = map[string]string{}
+	}
+	changed.Annotations["example.com/touched"] = fmt.Sprint(w.Version())
+	w.Put(memapi.Nodes, changed, byKubelet)
 }
 
 // fate says what happens to the requests of a replica.
@@ -223,8 +226,8 @@ func (w *World) fate(r int) func(*memapi.Request) memapi.Fate {
 			}
 		case chance(rates.Lost, "lost"):
 			fate.Lost = errLost
-		case chance(rates.Conflict, "conflict") && mayConflict(q):
-			fate.Refused = memapi.Trouble(http.StatusConflict)
+		case mayConflict(q) && chance(rates.Conflict, "conflict"):
+			w.Do(func() { w.touchNode(q.Name) }) // a conflict without a change would never end
 		case chance(rates.Cut, "cut"):
 			fate.Cut = q.Subresource == "eviction"
 		}
@@ -234,7 +237,7 @@ func (w *World) fate(r int) func(*memapi.Request) memapi.Fate {
 
 // mayConflict reports whether the request carries the version of what it changes.
 func mayConflict(q *memapi.Request) bool {
-	return q.Verb == "update" || q.Verb == "patch" && q.PatchType == types.MergePatchType && q.Kind == memapi.Nodes
+	return q.Verb == "patch" && q.PatchType == types.MergePatchType && q.Kind == memapi.Nodes
 }
 
 var errLost = fmt.Errorf("read tcp: %w", memapi.ErrBroken)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -27,6 +28,7 @@ type judge struct {
 
 	nodes    map[string]*nodeLife
 	pods     map[types.UID]*podLife
+	closed   map[string]time.Time // when a budget has last let nobody go
 	messages []sentMessage
 	repeats  map[string][]time.Time // failed requests by process and what they are
 	requests int
@@ -68,7 +70,12 @@ type podLife struct {
 
 func newJudge(w *World) *judge {
 	return &judge{
-		w: w, said: map[string]bool{}, nodes: map[string]*nodeLife{}, pods: map[types.UID]*podLife{}, repeats: map[string][]time.Time{},
+		w:       w,
+		said:    map[string]bool{},
+		nodes:   map[string]*nodeLife{},
+		pods:    map[types.UID]*podLife{},
+		repeats: map[string][]time.Time{},
+		closed:  map[string]time.Time{},
 	}
 }
 
@@ -203,6 +210,7 @@ func (j *judge) changed(c memapi.Change) {
 			j.breaks(notOurs, "%s changes ConfigMap %s", c.By, c.Key)
 		}
 	case memapi.Budgets: // an eviction charges them
+		j.budgetChanged(c)
 	default:
 		if ours {
 			j.breaks(notOurs, "%s changes %s %s", c.By, c.Kind.Plural, c.Key)
@@ -502,6 +510,26 @@ func (j *judge) judgePod(life *podLife) {
 	j.judgeTime(life, fate)
 }
 
+// budgetChanged notes until when a budget let nobody go: then no eviction need be asked for.
+func (j *judge) budgetChanged(c memapi.Change) {
+	before, _ := c.Before.(*policyv1.PodDisruptionBudget)
+	after, _ := c.After.(*policyv1.PodDisruptionBudget)
+	if before != nil && before.Status.DisruptionsAllowed == 0 || after != nil && after.Status.DisruptionsAllowed == 0 {
+		j.closed[c.Key] = time.Now()
+	}
+}
+
+// closedUntil is when a budget of the pod has last let nobody go; zero if it always has let some.
+func (j *judge) closedUntil(pod *corev1.Pod) (until time.Time) {
+	for _, budget := range j.w.BudgetsOf(pod) {
+		if budget.Status.DisruptionsAllowed == 0 {
+			return time.Now()
+		}
+		until = interruption.Later(until, j.closed[memapi.Key(budget)])
+	}
+	return until
+}
+
 // judgeTime looks whether there was time enough.
 func (j *judge) judgeTime(life *podLife, fate *nodeLife) {
 	pod, w := life.pod, j.w
@@ -519,7 +547,7 @@ func (j *judge) judgeTime(life *podLife, fate *nodeLife) {
 	latest := deadline.Add(-margin - time.Duration(memapi.GraceOf(pod))*time.Second)
 	able := interruption.Later(recorded, life.bound)
 	from, to := able.Sub(w.began), latest.Sub(w.began)
-	held := !life.refused.IsZero() && latest.Sub(life.refused) < 15*time.Second
+	held := latest.Sub(interruption.Later(life.refused, j.closedUntil(pod))) < recovery
 	switch {
 	case able.Add(recovery).After(latest): // there was no time to lose
 		j.judgeLate(life, able, held)
@@ -545,7 +573,10 @@ func (j *judge) judgeTime(life *podLife, fate *nodeLife) {
 
 // judgeLate: where it was too late for a whole grace period, the pod is asked to end as soon as can be.
 func (j *judge) judgeLate(life *podLife, able time.Time, held bool) {
-	if !life.asked.IsZero() || held || life.gone.Sub(able) < recovery || j.w.disturbed(able.Sub(j.w.began), life.gone.Sub(j.w.began)) {
+	// One that came with the cordon, or in the 10 s after it, may be put back by its controller again and again.
+	comes := able.Sub(life.pod.CreationTimestamp.Time) < 12*time.Second
+	disturbed := j.w.disturbed(able.Sub(j.w.began), life.gone.Sub(j.w.began))
+	if !life.asked.IsZero() || held || comes || life.gone.Sub(able) < recovery || disturbed {
 		return
 	}
 	j.breaks(graceKept, "pod %s on %s could leave from %.3f to %.3f, if not with its whole grace period, and was never asked to end",

@@ -310,7 +310,8 @@ func (s *Scene) drawFaults(d Draw) {
 		name := fmt.Sprintf("fault-%d", i)
 		f := Fault{
 			What: Pick(d, []string{
-				FaultDown, FaultSilent, FaultKill, FaultKill, FaultStop, FaultBreak, FaultExpire, FaultQueue, FaultSlow, FaultTouches, FaultAdmit, FaultAdmit, FaultMarks, FaultDenies,
+				FaultDown, FaultSilent, FaultKill, FaultKill, FaultStop, FaultBreak, FaultExpire, FaultQueue,
+				FaultSlow, FaultTouches, FaultAdmit, FaultAdmit, FaultMarks, FaultDenies,
 			}, name, "what"),
 			Replica: d.Int(2, name, "replica"),
 			From:    d.Between(0, 150*time.Second, name, "from"),
