@@ -299,7 +299,7 @@ func TestWrappedConnectionsAreAsked(t *testing.T) {
 		}
 		bound(of)
 		if inner.HTTP2 == nil {
-			t.Errorf("%s hides the connections from whoever wraps it", name)
+			t.Errorf("%s hides the connections from its wrapper", name)
 		}
 		inner.HTTP2 = nil
 	}

@@ -127,7 +127,7 @@ type Report struct {
 	OfNamespace bool // the pod's namespace asks for it
 }
 
-// Left is a pod that its node ends with.
+// Left is a pod that was still on its node at the end of the drain.
 type Left struct {
 	Pod    *corev1.Pod
 	Reason string

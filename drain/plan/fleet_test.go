@@ -495,7 +495,7 @@ func TestAnotherPodOfItsName(t *testing.T) {
 }
 
 // A drain that ends before its watches have begun has none begin. One that begins again in that moment has its
-// watches begin anew.
+// watches start again.
 func TestWatchesOfAMoment(t *testing.T) {
 	f := NewFleet(holding, 32, 1)
 	f.Apply(now, Cancel{"node-a"})

@@ -107,7 +107,7 @@ func proxied(t *testing.T, objects []unstructured.Unstructured) {
 	}
 }
 
-// scraped: the agent is told of the container that there is, and of its port, in JSON.
+// scraped: the annotation names a container that exists and its port, in JSON.
 func scraped(t *testing.T, objects []unstructured.Unstructured) {
 	pod := workload(t, objects, "queue")
 	c := pod.Spec.Containers[0]

@@ -59,7 +59,7 @@ func TestLine(t *testing.T) {
 	q.wantNotified(t)
 	for _, name := range []string{"d", "b"} {
 		if q.Start(inPool("one", name, slices.Index([]string{"c", "a", "d", "b"}, name))) {
-			t.Errorf("%s goes before its turn", name)
+			t.Errorf("%s goes before it has a slot", name)
 		}
 	}
 	q.wantNotified(t)
