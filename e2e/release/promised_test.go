@@ -33,9 +33,21 @@ func TestPagesSayWhetherThereIsARelease(t *testing.T) {
 
 // firstVersion is the commit that upgrades are tested from as long as there is no release, abbreviated.
 func firstVersion(t *testing.T) string {
-	found := regexp.MustCompile(`const firstVersion = "([0-9a-f]{7})`).FindSubmatch(read(t, filepath.Join(checkout(t), "e2e", "daemon", "older.go")))
+	found := regexp.MustCompile(`const firstVersion = "([0-9a-f]{7})`).FindSubmatch(read(t, filepath.Join(checkout(t), "e2e", "stories", "older_test.go")))
 	if found == nil {
-		t.Fatal("older.go has no firstVersion")
+		t.Fatal("older_test.go has no firstVersion")
 	}
 	return string(found[1])
+}
+
+// .ci/run reads there which commit it has to have for the test of upgrades: if it found none, that
+// test would be skipped for ever, as on a clone without history.
+func TestCIFindsTheVersionToUpgradeFrom(t *testing.T) {
+	script := regexp.MustCompile(`(?m)^older=.*$`).Find(read(t, filepath.Join(checkout(t), ".ci", "run")))
+	find := exec.Command("bash", "-c", string(script)+`; printf %s "$older"`)
+	find.Dir = checkout(t)
+	found, err := find.Output()
+	if want := firstVersion(t); err != nil || !strings.HasPrefix(string(found), want) || len(found) != 40 {
+		t.Errorf(".ci/run finds %q, %v, want the whole of %s", found, err, want)
+	}
 }

@@ -35,7 +35,7 @@ import (
 // SPOT_HANDLER_E2E_SIDE_BY_SIDE is for how much longer both versions run beside each other, twice,
 // such as 3m. Drains of either version's notices begin, wait and end meanwhile.
 func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
-	older, err := daemon.BuildOlder()
+	older, err := buildOlder()
 	if err != nil && os.Getenv("SPOT_HANDLER_E2E_HISTORY") == "none" { // as .ci/run has found and said
 		t.Skip(err)
 	}

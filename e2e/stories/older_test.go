@@ -1,4 +1,4 @@
-package daemon
+package stories
 
 import (
 	"cmp"
@@ -15,18 +15,18 @@ import (
 // firstVersion stands in for the last release as long as there is none: it is from before upgrades were tested.
 const firstVersion = "f43d609ae6b10ec37e82ef8fa75dccc4cf55165d"
 
-// Older is a version from the repository's history, for tests of what two versions do beside each other.
-type Older struct {
+// olderVersion is a version from the repository's history, for tests of what two versions do beside each other.
+type olderVersion struct {
 	Version string
 	Chart   string // directory
 	Binary  string
 }
 
-// BuildOlder builds the last release before this commit, once per machine. It needs git, and the history.
-func BuildOlder() (Older, error) {
+// buildOlder builds the last release before this commit, once per machine. It needs git, and the history.
+func buildOlder() (olderVersion, error) {
 	checkout, err := assets.Checkout()
 	if err != nil {
-		return Older{}, err
+		return olderVersion{}, err
 	}
 	git := func(env []string, args ...string) (string, error) {
 		cmd := exec.Command("git", args...)
@@ -41,13 +41,13 @@ func BuildOlder() (Older, error) {
 	version, _ := git(nil, "describe", "--tags", "--abbrev=0", "--match=v*", "HEAD^")
 	version = cmp.Or(version, firstVersion)
 	if _, err := git(nil, "merge-base", "--is-ancestor", version, "HEAD"); err != nil {
-		return Older{}, fmt.Errorf("the history of this clone lacks the version to upgrade from; git fetch --unshallow --tags gets it: %w", err)
+		return olderVersion{}, fmt.Errorf("the history of this clone lacks the version to upgrade from; git fetch --unshallow --tags gets it: %w", err)
 	}
 	commit, err := git(nil, "rev-parse", version+"^{commit}")
 	if err != nil {
-		return Older{}, err
+		return olderVersion{}, err
 	}
-	older := Older{Version: "v0.0.0-" + commit[:12]}
+	older := olderVersion{Version: "v0.0.0-" + commit[:12]}
 	dir, err := assets.Cached(context.Background(), "older-"+commit[:12], func(dir string) error {
 		index := []string{"GIT_INDEX_FILE=" + filepath.Join(dir, ".index")}
 		if _, err := git(index, "read-tree", commit); err != nil {
