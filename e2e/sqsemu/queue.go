@@ -2,7 +2,6 @@ package sqsemu
 
 import (
 	"cmp"
-	"container/heap"
 	"context"
 	"slices"
 	"time"
@@ -40,7 +39,6 @@ type message struct {
 	seq       int      // order of arrival
 	handles   []string // of the latest receive, and of its duplicate if there was one
 	visibleAt time.Time
-	index     int // in the heap of those that are not deleted
 }
 
 // Queue is a standard queue. Its methods take effect at once, without a request.
@@ -50,7 +48,7 @@ type Queue struct {
 	options QueueOptions
 
 	messages map[string]*message // including those that are deleted
-	live     byVisibility        // those that are not
+	live     []*message          // those that are not, byVisibility
 	arrivals int
 
 	duplicates int        // how many messages are still to be delivered twice
@@ -135,19 +133,20 @@ func (q *Queue) add(m *message, now time.Time) {
 	q.arrivals++
 	m.seq, m.State, m.visibleAt = q.arrivals, Visible, now
 	q.messages[m.ID] = m
-	heap.Push(&q.live, m)
+	q.insert(m)
 	q.change()
 }
 
 // hide keeps a live message from being delivered until a time; now or earlier makes it visible.
 func (q *Queue) hide(m *message, until time.Time) {
+	q.remove(m)
 	m.State, m.visibleAt = InFlight, until
-	heap.Fix(&q.live, m.index)
+	q.insert(m)
 	q.change()
 }
 
 func (q *Queue) delete(m *message) {
-	heap.Remove(&q.live, m.index)
+	q.remove(m)
 	m.State, m.DeletedAt = Deleted, time.Now()
 	q.change()
 }
@@ -165,29 +164,17 @@ func (m *message) state(now time.Time) State {
 	return m.State
 }
 
-// byVisibility is a heap whose top is the message that becomes visible first, or has been for longest.
-type byVisibility []*message
-
-func (h byVisibility) Len() int { return len(h) }
-
-func (h byVisibility) Less(i, j int) bool {
-	return cmp.Or(h[i].visibleAt.Compare(h[j].visibleAt), cmp.Compare(h[i].seq, h[j].seq)) < 0
+// byVisibility has first the message that becomes visible first, or has been for longest.
+func byVisibility(a, b *message) int {
+	return cmp.Or(a.visibleAt.Compare(b.visibleAt), cmp.Compare(a.seq, b.seq))
 }
 
-func (h byVisibility) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = i, j
+func (q *Queue) insert(m *message) {
+	at, _ := slices.BinarySearchFunc(q.live, m, byVisibility)
+	q.live = slices.Insert(q.live, at, m)
 }
 
-func (h *byVisibility) Push(x any) {
-	m := x.(*message)
-	m.index = len(*h)
-	*h = append(*h, m)
-}
-
-func (h *byVisibility) Pop() any {
-	last := len(*h) - 1
-	m := (*h)[last]
-	*h = (*h)[:last]
-	return m
+func (q *Queue) remove(m *message) {
+	at, _ := slices.BinarySearchFunc(q.live, m, byVisibility)
+	q.live = slices.Delete(q.live, at, at+1)
 }

@@ -1,7 +1,6 @@
 package sqsemu
 
 import (
-	"container/heap"
 	"context"
 	"crypto/md5"
 	"encoding/hex"
@@ -128,7 +127,8 @@ func (q *Queue) take(r *receive, now time.Time) []receivedMessage {
 	// With a timeout of 0 a message is visible again at once; it must not be delivered twice.
 	var taken []*message
 	for len(q.live) > 0 && !q.live[0].visibleAt.After(now) && len(messages) < r.max {
-		m := heap.Pop(&q.live).(*message)
+		m := q.live[0]
+		q.remove(m)
 		if q.giveUp(m, now) {
 			continue
 		}
@@ -146,7 +146,7 @@ func (q *Queue) take(r *receive, now time.Time) []receivedMessage {
 	}
 	for _, m := range taken {
 		m.State, m.visibleAt = InFlight, now.Add(r.visibility)
-		heap.Push(&q.live, m)
+		q.insert(m)
 	}
 	if len(q.copies) > 0 {
 		q.change() // for another poll
