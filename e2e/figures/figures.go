@@ -11,18 +11,17 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+
+	"spot-handler/e2e/internal/assets"
 )
 
 // Pauses fails the test unless failures.md has the sentence, in which two %g stand for the shortest first
 // pause and the longest pause, in seconds, random part included.
 func Pauses(t testing.TB, sentence string, p *backoff.ExponentialBackOff) {
 	t.Helper()
-	root, err := os.Getwd()
+	root, err := assets.Checkout()
 	if err != nil {
 		t.Fatal(err)
-	}
-	for !isRoot(root) {
-		root = filepath.Dir(root)
 	}
 	page, err := os.ReadFile(filepath.Join(root, "deploy", "docs", "failures.md"))
 	if err != nil {
@@ -33,11 +32,6 @@ func Pauses(t testing.TB, sentence string, p *backoff.ExponentialBackOff) {
 	if want := fmt.Sprintf(sentence, shortest, longest); !strings.Contains(string(page), want) {
 		t.Errorf("failures.md lacks %q", want)
 	}
-}
-
-func isRoot(dir string) bool {
-	_, err := os.Stat(filepath.Join(dir, "go.mod"))
-	return err == nil || dir == filepath.Dir(dir)
 }
 
 // inSeconds is the share of d, to a tenth of a second.
