@@ -92,7 +92,9 @@ func TestScheduling(t *testing.T) {
 
 	own := render(t, Release{Values: Values("queue", map[string]any{
 		"controller.affinity": map[string]any{
-			"nodeAffinity": map[string]any{"preferredDuringSchedulingIgnoredDuringExecution": []any{preferred}},
+			"nodeAffinity": map[string]any{"preferredDuringSchedulingIgnoredDuringExecution": []any{map[string]any{
+				"weight": 1, "preference": map[string]any{"matchExpressions": []any{map[string]any{"key": "pool", "operator": "Exists"}}},
+			}}},
 		},
 		"controller.podDisruptionBudget.enabled": false,
 		"controller.topologySpreadConstraints": []any{
