@@ -84,11 +84,8 @@ func (s *stage) podOn(ctx context.Context, node string) (string, error) {
 			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}, {Key: interruption.TaintKey, Operator: corev1.TolerationOpExists}},
 		},
 	}
-	made, err := s.cluster.Client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
-	if err != nil {
-		return "", fmt.Errorf("put a pod on node %s: %w", node, err)
-	}
-	return made.Name, nil
+	err := controlplane.Create(ctx, s.cluster.Client, pod)
+	return pod.Name, err
 }
 
 // ofMarkers is what befalls a process that marks, in place of the way to a queue.

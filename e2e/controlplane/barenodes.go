@@ -69,12 +69,8 @@ func (c *Cluster) CreateBareNodes(ctx context.Context, spec BareNodes) ([]*corev
 	first := int(c.bareNodes.Add(int64(spec.Count))) - spec.Count
 	created := make([]*corev1.Node, spec.Count)
 	err := inParallel(spec.Count, func(i int) error {
-		node, err := c.Client.CoreV1().Nodes().Create(ctx, bareNode(spec, fmt.Sprintf("%s-%04d", prefix, first+i), i), metav1.CreateOptions{})
-		if err != nil {
-			return fmt.Errorf("create a bare node: %w", err)
-		}
-		created[i] = node
-		return nil
+		created[i] = bareNode(spec, fmt.Sprintf("%s-%04d", prefix, first+i), i)
+		return Create(ctx, c.Client, created[i])
 	})
 	if err != nil {
 		return nil, err

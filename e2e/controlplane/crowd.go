@@ -33,7 +33,12 @@ func (c *Cluster) CreateCrowd(ctx context.Context, spec Crowd, nodes []*corev1.N
 	maps.Copy(annotations, spec.Annotations)
 	err := inParallel(n, func(i int) error {
 		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%04d", spec.Name, i), Labels: app(spec.Name), Annotations: annotations},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace:   metav1.NamespaceDefault,
+				Name:        fmt.Sprintf("%s-%04d", spec.Name, i),
+				Labels:      app(spec.Name),
+				Annotations: annotations,
+			},
 			Spec: corev1.PodSpec{
 				NodeName:   nodes[i%len(nodes)].Name,
 				Containers: []corev1.Container{{Name: "app", Image: "fake"}},
@@ -42,11 +47,10 @@ func (c *Cluster) CreateCrowd(ctx context.Context, spec Crowd, nodes []*corev1.N
 		if spec.Budgets > 0 {
 			pod.Labels["budget"] = fmt.Sprint(i / len(nodes) % spec.Budgets)
 		}
-		_, err := c.Client.CoreV1().Pods(metav1.NamespaceDefault).Create(ctx, pod, metav1.CreateOptions{})
-		return err
+		return Create(ctx, c.Client, pod)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("create a crowd: %w", err)
+		return nil, err
 	}
 	pods, err := c.WaitReady(ctx, "", spec.Name, n)
 	if err != nil {
@@ -67,14 +71,13 @@ func (c *Cluster) openBudget(ctx context.Context, name string, i, pods int) erro
 	labels := app(name)
 	labels["budget"] = fmt.Sprint(i)
 	budget := &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", name, i)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s-%d", name, i)},
 		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &none, Selector: &metav1.LabelSelector{MatchLabels: labels}},
 	}
-	api := c.Client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceDefault)
-	if _, err := api.Create(ctx, budget, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("create disruption budget %q: %w", budget.Name, err)
+	if err := Create(ctx, c.Client, budget); err != nil {
+		return err
 	}
-	return c.waitBudget(ctx, metav1.NamespaceDefault, budget.Name, func(b *policyv1.PodDisruptionBudget) bool {
+	return c.waitBudget(ctx, budget.Namespace, budget.Name, func(b *policyv1.PodDisruptionBudget) bool {
 		return int(b.Status.DisruptionsAllowed) == pods
 	})
 }

@@ -1,9 +1,7 @@
 package controlplane
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -22,8 +20,8 @@ func (c *Cluster) RunStatefulSet(ctx context.Context, spec DeploymentSpec) (*app
 		return nil, err
 	}
 	replicas := int32(spec.Replicas)
-	set, err := c.Client.AppsV1().StatefulSets(cmp.Or(spec.Namespace, metav1.NamespaceDefault)).Create(ctx, &appsv1.StatefulSet{
-		ObjectMeta: metav1.ObjectMeta{Name: spec.Name},
+	set := &appsv1.StatefulSet{
+		ObjectMeta: spec.meta(),
 		Spec: appsv1.StatefulSetSpec{
 			Replicas:            &replicas,
 			ServiceName:         spec.Name,
@@ -32,11 +30,8 @@ func (c *Cluster) RunStatefulSet(ctx context.Context, spec DeploymentSpec) (*app
 			Selector:            &metav1.LabelSelector{MatchLabels: app(spec.Name)},
 			Template:            template,
 		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("create stateful set %q: %w", spec.Name, err)
 	}
-	return set, nil
+	return set, Create(ctx, c.Client, set)
 }
 
 // RunReplicaSet creates a ReplicaSet that no Deployment owns, see RunStatefulSet.
@@ -46,19 +41,16 @@ func (c *Cluster) RunReplicaSet(ctx context.Context, spec DeploymentSpec) (*apps
 		return nil, err
 	}
 	replicas := int32(spec.Replicas)
-	set, err := c.Client.AppsV1().ReplicaSets(cmp.Or(spec.Namespace, metav1.NamespaceDefault)).Create(ctx, &appsv1.ReplicaSet{
-		ObjectMeta: metav1.ObjectMeta{Name: spec.Name},
+	set := &appsv1.ReplicaSet{
+		ObjectMeta: spec.meta(),
 		Spec: appsv1.ReplicaSetSpec{
 			Replicas:        &replicas,
 			MinReadySeconds: spec.MinReadySeconds,
 			Selector:        &metav1.LabelSelector{MatchLabels: app(spec.Name)},
 			Template:        template,
 		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("create replica set %q: %w", spec.Name, err)
 	}
-	return set, nil
+	return set, Create(ctx, c.Client, set)
 }
 
 // RunJob creates a Job that runs as many pods at once as the spec has replicas, see
@@ -71,22 +63,18 @@ func (c *Cluster) RunJob(ctx context.Context, spec DeploymentSpec, change func(j
 	template.Spec.RestartPolicy = corev1.RestartPolicyNever
 	replicas := int32(spec.Replicas)
 	job := &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{Name: spec.Name},
+		ObjectMeta: spec.meta(),
 		Spec:       batchv1.JobSpec{Parallelism: &replicas, Completions: &replicas, Template: template},
 	}
 	if change != nil {
 		change(job)
 	}
-	job, err = c.Client.BatchV1().Jobs(cmp.Or(spec.Namespace, metav1.NamespaceDefault)).Create(ctx, job, metav1.CreateOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("create job %q: %w", spec.Name, err)
-	}
-	return job, nil
+	return job, Create(ctx, c.Client, job)
 }
 
 // prepare makes the namespace and the budget of a workload, and its pod template.
 func (c *Cluster) prepare(ctx context.Context, spec DeploymentSpec) (corev1.PodTemplateSpec, error) {
-	if err := c.CreateNamespace(ctx, cmp.Or(spec.Namespace, metav1.NamespaceDefault)); err != nil {
+	if err := c.CreateNamespace(ctx, spec.meta().Namespace); err != nil {
 		return corev1.PodTemplateSpec{}, err
 	}
 	if err := c.createBudget(ctx, spec); err != nil {
@@ -103,20 +91,22 @@ func (c *Cluster) Announce(ctx context.Context, namespace, account string, args 
 		return err
 	}
 	labels := map[string]string{"app.kubernetes.io/name": "spot-handler", "app.kubernetes.io/component": "queue"}
-	_, err := c.Client.CoreV1().ServiceAccounts(namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{})
+	err := Create(ctx, c.Client, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: account}})
 	if err != nil && !apierrors.IsAlreadyExists(err) { // without it there is no pod
-		return fmt.Errorf("create account %s/%s: %w", namespace, account, err)
+		return err
 	}
-	_, err = c.Client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+	err = Create(ctx, c.Client, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "announced-" + namespace, Labels: labels},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "none"},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}},
-	}, metav1.CreateOptions{})
+	})
 	if err != nil {
-		return fmt.Errorf("bind account %s/%s: %w", namespace, account, err)
+		return err
 	}
-	if _, err = c.Client.AppsV1().Deployments(namespace).Create(ctx, Daemon(account, labels, args...), metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("announce the daemon: %w", err)
+	daemon := Daemon(account, labels, args...)
+	daemon.Namespace = namespace
+	if err := Create(ctx, c.Client, daemon); err != nil {
+		return err
 	}
 	_, err = c.WaitPods(ctx, namespace, "app.kubernetes.io/name=spot-handler", func(pods []*corev1.Pod) bool {
 		return len(pods) == 1 && len(pods[0].Status.Conditions) > 0

@@ -26,7 +26,7 @@ func (c *Cluster) CreateClaim(ctx context.Context, namespace, name string, mode 
 	namespace = cmp.Or(namespace, metav1.NamespaceDefault)
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	modes, none := []corev1.PersistentVolumeAccessMode{mode}, ""
-	_, err := c.Client.CoreV1().PersistentVolumes().Create(ctx, &corev1.PersistentVolume{
+	err := Create(ctx, c.Client, &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PersistentVolumeSpec{
 			Capacity: size, AccessModes: modes,
@@ -36,21 +36,17 @@ func (c *Cluster) CreateClaim(ctx context.Context, namespace, name string, mode 
 				CSI: &corev1.CSIPersistentVolumeSource{Driver: csiDriver, VolumeHandle: name},
 			},
 		},
-	}, metav1.CreateOptions{})
+	})
 	if err != nil {
-		return fmt.Errorf("create volume %q: %w", name, err)
+		return err
 	}
-	_, err = c.Client.CoreV1().PersistentVolumeClaims(namespace).Create(ctx, &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
+	return Create(ctx, c.Client, &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: modes, VolumeName: name, StorageClassName: &none,
 			Resources: corev1.VolumeResourceRequirements{Requests: size},
 		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		return fmt.Errorf("create claim %q: %w", name, err)
-	}
-	return nil
+	})
 }
 
 // Mount adds a claim to a pod.

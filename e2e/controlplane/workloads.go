@@ -97,7 +97,7 @@ func (c *Cluster) RunDeployment(ctx context.Context, spec DeploymentSpec) (*apps
 	}
 	replicas := int32(spec.Replicas)
 	deployment := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: spec.Name},
+		ObjectMeta: spec.meta(),
 		Spec: appsv1.DeploymentSpec{
 			Replicas:        &replicas,
 			MinReadySeconds: spec.MinReadySeconds,
@@ -112,30 +112,26 @@ func (c *Cluster) RunDeployment(ctx context.Context, spec DeploymentSpec) (*apps
 	if spec.Change != nil {
 		spec.Change(deployment)
 	}
-	namespace := cmp.Or(spec.Namespace, metav1.NamespaceDefault)
-	if deployment, err = c.Client.AppsV1().Deployments(namespace).Create(ctx, deployment, metav1.CreateOptions{}); err != nil {
-		return nil, fmt.Errorf("create deployment %q: %w", spec.Name, err)
-	}
-	return deployment, nil
+	return deployment, Create(ctx, c.Client, deployment)
 }
 
 func (c *Cluster) createBudget(ctx context.Context, spec DeploymentSpec) error {
 	if spec.BudgetMinAvailable == nil && spec.BudgetMaxUnavailable == nil {
 		return nil
 	}
-	budget := &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Name: spec.Name},
+	return Create(ctx, c.Client, &policyv1.PodDisruptionBudget{
+		ObjectMeta: spec.meta(),
 		Spec: policyv1.PodDisruptionBudgetSpec{
 			MinAvailable:   spec.BudgetMinAvailable,
 			MaxUnavailable: spec.BudgetMaxUnavailable,
 			Selector:       &metav1.LabelSelector{MatchLabels: app(spec.Name)},
 		},
-	}
-	namespace := cmp.Or(spec.Namespace, metav1.NamespaceDefault)
-	if _, err := c.Client.PolicyV1().PodDisruptionBudgets(namespace).Create(ctx, budget, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("create disruption budget %q: %w", spec.Name, err)
-	}
-	return nil
+	})
+}
+
+// meta is that of the workload's objects.
+func (spec DeploymentSpec) meta() metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: cmp.Or(spec.Namespace, metav1.NamespaceDefault), Name: spec.Name}
 }
 
 func app(name string) map[string]string { return map[string]string{"app": name} }
@@ -202,9 +198,9 @@ func (c *Cluster) WaitReady(ctx context.Context, namespace, name string, n int) 
 func (c *Cluster) CreateNamespace(ctx context.Context, name string) error {
 	ctx, cancel := withWaitTimeout(ctx)
 	defer cancel()
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if _, err := c.Client.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create namespace %q: %w", name, err)
+	err := Create(ctx, c.Client, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
 	}
 	return c.waitServiceAccount(ctx, name, "default")
 }

@@ -140,7 +140,9 @@ func play(t *testing.T, seed uint64) {
 	needed := max(leastLeft, time.Since(filling)*7/2)
 	left := min(needed, mostLeft)
 	before := lag()
-	r.must(r.tenant.pod(ctx, dice{rand.New(rand.NewPCG(seed, 1<<60)), r.tenant.Canary, largest, false}, "rehearsed", 0, r.rehearsed))
+	pod := r.tenant.pod(dice{rand.New(rand.NewPCG(seed, 1<<60)), r.tenant.Canary, largest, false}, "rehearsed", 0)
+	pod.Namespace, pod.Spec.NodeName = r.tenant.Namespace, r.rehearsed
+	r.must(controlplane.Create(ctx, r.tenant.client, pod))
 	t.Logf("%.0fs: %s", time.Since(began).Seconds(), r.tenant)
 
 	// The daemons come last, as after a restart.
