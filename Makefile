@@ -53,6 +53,7 @@ IMAGE   ?= spot-handler:$(VERSION)
 PLATFORM ?= linux/amd64
 DIST     ?= dist
 PARALLEL ?= 5
+HELM     := GOFLAGS=-trimpath go tool -modfile=e2e/chart/binaries/go.mod helm.sh/helm/v4/cmd/helm
 
 export CGO_ENABLED = 0
 export SPOT_HANDLER_E2E_KUBERNETES = $(KUBERNETES)
@@ -109,10 +110,10 @@ lint:
 	go vet ./...
 	go -C e2e/aws vet ./...
 	go -C e2e/plots vet ./...
-	go run ./e2e/tool staticcheck ./...
-	go run ./e2e/tool -C e2e/aws staticcheck ./...
-	go run ./e2e/tool -C e2e/plots staticcheck ./...
-	go run ./e2e/tool actionlint
+	go tool -modfile=e2e/lint/binaries/go.mod staticcheck ./...
+	go -C e2e/aws tool -modfile=../lint/binaries/go.mod staticcheck ./...
+	go -C e2e/plots tool -modfile=../lint/binaries/go.mod staticcheck ./...
+	go tool -modfile=e2e/lint/binaries/go.mod actionlint
 
 demo:
 	@go run ./e2e/tool -build controlplane
@@ -158,8 +159,8 @@ chart:
 	mkdir -p deploy/chart/files/alerts
 	cp $$(grep -l '^groups:' deploy/alerts/*.yaml) deploy/chart/files/alerts/
 	cp deploy/dashboards/spot-handler.json deploy/chart/files/
-	go run ./e2e/tool helm4 lint --strict deploy/chart --set image.repository=registry.example.com/spot-handler
-	go run ./e2e/tool helm4 package deploy/chart --destination dist
+	$(HELM) lint --strict deploy/chart --set image.repository=registry.example.com/spot-handler
+	$(HELM) package deploy/chart --destination dist
 
 release:
 	.github/release '$(VERSION)' '$(DIST)'

@@ -4,7 +4,6 @@ package assets
 const (
 	ControlPlane = "controlplane" // etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, kwok, karpenter
 	Helm         = "helm"         // HelmV3, HelmV4
-	Linters      = "linters"      // staticcheck, actionlint
 	Handler      = "handler"      // NodeTerminationHandler
 )
 
@@ -88,33 +87,10 @@ var sets = map[string][]collection{
 			{HelmV3, "helm.sh/helm/v3/cmd/helm"},
 		},
 	}},
-	Linters: {{
-		name:   "lint",
-		module: "e2e/lint/binaries",
-		takes:  "a minute",
-		programs: []program{
-			{"staticcheck", "honnef.co/go/tools/cmd/staticcheck"},
-			{"actionlint", "github.com/rhysd/actionlint/cmd/actionlint"},
-		},
-	}},
 	Handler: {{
 		name:     "handler",
 		module:   "e2e/foreign/binaries",
 		takes:    "2 minutes",
 		programs: []program{{NodeTerminationHandler, "github.com/aws/aws-node-termination-handler/cmd"}},
 	}},
-}
-
-// SetOf is the set that the program belongs to; empty if there is no such program.
-func SetOf(name string) string {
-	for set, collections := range sets {
-		for _, c := range collections {
-			for _, p := range c.programs {
-				if p.name == name {
-					return set
-				}
-			}
-		}
-	}
-	return ""
 }
