@@ -1,0 +1,96 @@
+package sim
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/e2e/sim/memapi"
+	"spot-handler/handler/provisioner/karpenter"
+)
+
+func (j *judge) claimChanged(c memapi.Change, ours bool) {
+	after, _ := c.After.(custom)
+	before, _ := c.Before.(custom)
+	if !ours {
+		return
+	}
+	if after == nil || after.GetDeletionTimestamp() != nil {
+		j.w.note("%s: deletes NodeClaim %s", c.By, c.Key)
+		j.claimDeleted(c, before)
+		return
+	}
+	if before != nil {
+		return
+	}
+	replaces := after.GetLabels()[karpenter.ReplacesLabel]
+	j.w.note("%s: makes NodeClaim %s for %s", c.By, c.Key, replaces)
+	i := j.w.instances[replaces]
+	switch {
+	case replaces == "":
+		j.breaks(oneEach, "%s makes NodeClaim %s, which replaces nothing", c.By, c.Key)
+		return
+	case i == nil || !j.noticed(i.node):
+		j.breaks(oneEach, "%s makes NodeClaim %s for %s, about which nobody has announced anything", c.By, c.Key, replaces)
+	}
+	for _, other := range memapi.List[custom](j.w.Server, memapi.NodeClaims) {
+		stands := other.GetDeletionTimestamp() == nil && other.GetLabels()[karpenter.SettledLabel] == ""
+		if other.GetName() != c.Key && other.GetLabels()[karpenter.ReplacesLabel] == replaces && stands {
+			j.breaks(oneEach, "%s makes NodeClaim %s for %s, and there is %s", c.By, c.Key, replaces, other.GetName())
+		}
+	}
+}
+
+// claimDeleted: we delete claims that we have made, and those of nodes whose interruption is over.
+func (j *judge) claimDeleted(c memapi.Change, before custom) {
+	if before == nil || before.GetDeletionTimestamp() != nil || before.GetLabels()[karpenter.ReplacesLabel] != "" {
+		return
+	}
+	for _, i := range j.w.instances {
+		if i.claim != c.Key {
+			continue
+		}
+		if !j.noticed(i.node) {
+			j.breaks(notOurs, "%s deletes NodeClaim %s of %s, about which nobody has announced anything", c.By, c.Key, i.node)
+		}
+	}
+}
+
+// mayBoot is how long a replacement can take to become Ready before it is taken back: 15 minutes from
+// its launch, and the TTL of the scenes.
+const mayBoot = 17 * time.Minute
+
+func (j *judge) finishClaims() {
+	for _, claim := range memapi.List[custom](j.w.Server, memapi.NodeClaims) {
+		replaces := claim.GetLabels()[karpenter.ReplacesLabel]
+		if replaces == "" || claim.GetDeletionTimestamp() != nil {
+			continue
+		}
+		used := slices.ContainsFunc(j.w.podsOn(claim.GetName()), hasToMove)
+		consolidates := j.w.Scene.Karpenter.Consolidates > 0 && claim.GetLabels()[karpenter.SettledLabel] != "" && j.initialized(claim)
+		coming := !j.initialized(claim) && time.Since(claim.GetCreationTimestamp().Time) < mayBoot || j.takesBack(claim)
+		if !used && !consolidates && !coming {
+			j.breaks(notInVain, "NodeClaim %s for %s has no pod, labels %v, annotations %v",
+				claim.GetName(), replaces, claim.GetLabels(), claim.GetAnnotations())
+		}
+	}
+}
+
+// takesBack reports whether the claim is for a node that is on its way back.
+func (j *judge) takesBack(claim custom) bool {
+	for _, node := range memapi.List[*corev1.Node](j.w.Server, memapi.Nodes) {
+		if rec, has := recordOf(node); has && onItsWayBack(rec) && rec.Replacement != nil && rec.Replacement.Name == claim.GetName() {
+			return true
+		}
+	}
+	return false
+}
+
+func (j *judge) initialized(claim custom) bool {
+	list, _, _ := unstructuredSlice(claim, "status", "conditions")
+	return slices.ContainsFunc(list, func(c any) bool {
+		m, _ := c.(map[string]any)
+		return m["type"] == "Initialized"
+	})
+}

@@ -1,0 +1,267 @@
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"spot-handler/e2e/sim/memapi"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
+	"spot-handler/handler/provisioner/karpenter"
+)
+
+// nodeLife is what happens to a node that EC2 says something about.
+type nodeLife struct {
+	loss      Loss
+	announced time.Time                       // by EC2, for the first time
+	recorded  map[interruption.Kind]time.Time // when a record of that kind was first there
+	changed   time.Time                       // when the record's deadline last changed
+	canceled  time.Time
+	over      time.Time // when the record says so
+	gone      time.Time
+}
+
+func (j *judge) life(node string) *nodeLife {
+	if j.nodes[node] == nil {
+		j.nodes[node] = &nodeLife{recorded: map[interruption.Kind]time.Time{}}
+	}
+	return j.nodes[node]
+}
+
+func (j *judge) announced(l Loss) {
+	life := j.life(l.Node)
+	if life.loss = l; life.announced.IsZero() {
+		life.announced = time.Now()
+	}
+}
+
+func (j *judge) canceled(node string) { j.life(node).canceled = time.Now() }
+
+// judgeCancel: what an operator cancels is undone, unless there is nothing left to cancel.
+func (j *judge) judgeCancel(name string, since time.Duration) {
+	node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, name)
+	if node == nil || node.DeletionTimestamp != nil || j.w.disturbed(since-recovery, j.w.since()) || j.hung() {
+		return
+	}
+	rec, has := recordOf(node)
+	at, fate := j.w.began.Add(since), j.nodes[name]
+	if has && rec.Kind == interruption.SpotInterruption && !rec.Phase.Over() && !fate.recorded[rec.Kind].After(at) {
+		j.breaks(takenBack, "node %s: the interruption that was cancelled at %.3f is %s", name, since.Seconds(), summary(rec, has))
+	}
+}
+
+// ended: a machine has ended, and with it what ran there.
+func (j *judge) ended(i *instance) {
+	for _, pod := range j.w.podsOn(i.node) {
+		if life := j.pods[pod.UID]; life != nil && life.gone.IsZero() {
+			life.lost, life.gone = true, time.Now()
+			j.judgePod(life)
+		}
+	}
+}
+
+func (j *judge) nodeGoes(i *instance) {}
+
+// without is a Node without what is ours to change.
+func without(node *corev1.Node) *corev1.Node {
+	c := node.DeepCopy()
+	c.ResourceVersion, c.Spec.Unschedulable = "", false
+	ourKeys := func(m map[string]string) map[string]string {
+		maps.DeleteFunc(m, func(k, v string) bool {
+			excluded := k == interruption.ExcludeFromLoadBalancers && v == interruption.ExcludeFromLoadBalancersValue
+			return strings.HasPrefix(k, "spot-handler/") || excluded || k == doNotDisrupt
+		})
+		if len(m) == 0 {
+			return nil
+		}
+		return m
+	}
+	c.Annotations, c.Labels = ourKeys(c.Annotations), ourKeys(c.Labels)
+	c.Spec.Taints = slices.DeleteFunc(c.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == interruption.TaintKey || t.Key == corev1.TaintNodeOutOfService
+	})
+	if len(c.Spec.Taints) == 0 {
+		c.Spec.Taints = nil
+	}
+	c.Status.Conditions = slices.DeleteFunc(c.Status.Conditions, nodes.OurCondition)
+	return c
+}
+
+func (j *judge) nodeChanged(c memapi.Change, ours bool) {
+	before, _ := c.Before.(*corev1.Node)
+	after, _ := c.After.(*corev1.Node)
+	life := j.nodes[c.Key]
+	if after == nil {
+		if ours {
+			j.breaks(notOurs, "%s removes node %s", c.By, c.Key)
+		}
+		if life != nil {
+			life.gone = time.Now()
+		}
+		return
+	}
+	rec, has := recordOf(after)
+	if before == nil {
+		return
+	}
+	was, had := recordOf(before)
+	if ours {
+		j.w.note("%s: node %s: cordon %t, taints %s, record %s", c.By, c.Key, after.Spec.Unschedulable, taints(after), summary(rec, has))
+		if a, b := without(before), without(after); !equality.Semantic.DeepEqual(a, b) {
+			j.breaks(notOurs, "%s changes node %s in what is not ours", c.By, c.Key)
+		}
+		if node := j.sceneNode(c.Key); node != nil && node.Cordoned && !after.Spec.Unschedulable {
+			j.breaks(notOurs, "%s uncordons node %s, which an operator has cordoned", c.By, c.Key)
+		}
+	}
+	if !has {
+		return
+	}
+	if !had && ours && rec.Returns() && j.standsIn(c.Key) { // we may say so ourselves
+		if life = j.life(c.Key); life.announced.IsZero() {
+			life.announced = time.Now()
+		}
+	}
+	if life == nil || life.announced.IsZero() {
+		j.breaks(noReason, "node %s has a record, and nobody has announced anything", c.Key)
+		return
+	}
+	if life.recorded[rec.Kind].IsZero() {
+		life.recorded[rec.Kind] = time.Now()
+	}
+	if !had || !was.Deadline.Equal(rec.Deadline) {
+		life.changed = time.Now()
+	}
+	if rec.Phase.Over() && (!had || !was.Phase.Over()) {
+		life.over = time.Now()
+		j.recordOver(after, rec)
+	}
+}
+
+// standsIn reports whether the node is the on-demand replacement of a spot node, held for its way back.
+func (j *judge) standsIn(node string) bool {
+	for _, claim := range memapi.List[custom](j.w.Server, memapi.NodeClaims) {
+		for _, i := range j.w.instances {
+			if i.node == node && i.claim == claim.GetName() {
+				return claim.GetAnnotations()[karpenter.StandsInAnnotation] != ""
+			}
+		}
+	}
+	return false
+}
+
+func summary(rec interruption.Record, has bool) string {
+	if !has {
+		return "none"
+	}
+	text := fmt.Sprintf("%s %s", rec.Kind, rec.Phase)
+	if rec.Replacement != nil {
+		text += fmt.Sprintf(", replacement %s %s", rec.Replacement.Name, rec.Replacement.State)
+	}
+	if rec.Pods != nil {
+		text += fmt.Sprintf(", pods %+v", *rec.Pods)
+	}
+	return text
+}
+
+func taints(node *corev1.Node) string {
+	var list []string
+	for _, t := range node.Spec.Taints {
+		list = append(list, t.Key)
+	}
+	return strings.Join(list, ",")
+}
+
+func (j *judge) sceneNode(name string) *Node {
+	for i := range j.w.Scene.Nodes {
+		if j.w.Scene.Nodes[i].Name == name {
+			return &j.w.Scene.Nodes[i]
+		}
+	}
+	return nil
+}
+
+// recordOver holds a record to its word: where it says that all have left, none is there.
+func (j *judge) recordOver(node *corev1.Node, rec interruption.Record) {
+	if rec.Pods == nil {
+		j.breaks(recordsTrue, "node %s is over without a count of its pods", node.Name)
+		return
+	}
+	var stays []string
+	for _, pod := range j.w.podsOn(node.Name) {
+		life := j.pods[pod.UID]
+		fresh := life != nil && time.Since(life.bound) < 12*time.Second // a scheduler may be late
+		if hasToMove(pod) && pod.DeletionTimestamp == nil && !fresh {
+			stays = append(stays, pod.Name)
+		}
+	}
+	left := rec.Pods.Left
+	if j.w.alive(node.Name) && rec.Phase == interruption.Drained && len(stays) > 0 && rec.Deadline.After(time.Now()) {
+		j.breaks(recordsTrue, "node %s is drained, and %v are there", node.Name, stays)
+	}
+	if sum := rec.Pods.Graceful + rec.Pods.Truncated + rec.Pods.Forced + left; sum != rec.Pods.Total {
+		j.breaks(recordsTrue, "node %s: %d pods in all, and %d by what became of them", node.Name, rec.Pods.Total, sum)
+	}
+}
+
+// noticed reports whether EC2 has announced anything about the node by now.
+func (j *judge) noticed(node string) bool {
+	life := j.nodes[node]
+	return life != nil && !life.announced.IsZero()
+}
+
+// stands reports whether a record may be there in the end: of a node that was only to be cordoned, or of one that
+// nobody is to terminate, as EC2 has not.
+func (j *judge) stands(node *corev1.Node, rec interruption.Record) bool {
+	flags := j.w.Scene.Flags
+	cordonOnly := rec.Kind == interruption.RebalanceRecommendation && slices.Contains(flags, "--rebalance=cordon")
+	return cordonOnly || slices.Contains(flags, "--provisioner=none") && rec.Phase.Over() && j.w.alive(node.Name)
+}
+
+// mayReturn is how long an attempt to go back to spot can take: the TTL of the scenes, twice.
+const mayReturn = 8 * time.Minute
+
+// onItsWayBack reports whether the node has begun to go back to spot a while ago: that is tried again and
+// again, and can be under way when the round ends.
+func onItsWayBack(rec interruption.Record) bool {
+	return rec.Returns() && time.Since(rec.Received) < mayReturn
+}
+
+func (j *judge) finishNodes() {
+	for _, node := range memapi.List[*corev1.Node](j.w.Server, memapi.Nodes) {
+		rec, has := recordOf(node)
+		if has {
+			if !j.stands(node, rec) && !onItsWayBack(rec) {
+				j.breaks(everEnds, "node %s is in phase %s: %s", node.Name, rec.Phase, node.Annotations[interruption.Annotation])
+			}
+			continue
+		}
+		if text := node.Annotations[interruption.Annotation]; text != "" {
+			j.breaks(recordsTrue, "node %s has a record that cannot be read: %s", node.Name, text)
+		}
+		for _, t := range node.Spec.Taints {
+			if t.Key == interruption.TaintKey || t.Key == corev1.TaintNodeOutOfService {
+				j.breaks(takenBack, "node %s has the taint %s", node.Name, t.Key)
+			}
+		}
+		scene := j.sceneNode(node.Name)
+		if node.Spec.Unschedulable && (scene == nil || !scene.Cordoned) {
+			j.breaks(takenBack, "node %s is cordoned", node.Name)
+		}
+		if _, set := node.Labels[interruption.ExcludeFromLoadBalancers]; set {
+			j.breaks(takenBack, "node %s is out of its load balancers", node.Name)
+		}
+		if slices.ContainsFunc(node.Status.Conditions, nodes.OurCondition) {
+			j.breaks(takenBack, "node %s has the condition %s", node.Name, interruption.ConditionType)
+		}
+		if node.Annotations[interruption.CancelAnnotation] != "" {
+			j.breaks(takenBack, "node %s has the annotation %s", node.Name, interruption.CancelAnnotation)
+		}
+	}
+}

@@ -1,0 +1,201 @@
+package sim
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"spot-handler/e2e/sim/memapi"
+)
+
+// podLife is what happens to a pod.
+type podLife struct {
+	pod     *corev1.Pod // as it was last
+	bound   time.Time
+	refused time.Time // when an eviction was last refused, or not answered
+	asked   time.Time // when the first request for its end succeeded, and by whom
+	by      string
+	grace   int64 // that it was given, in seconds
+	whole   bool
+	gone    time.Time
+	lost    bool // its machine ended under it
+	stopped bool // it ended in its own time
+	judged  bool
+}
+
+// hung reports whether writes of Nodes hang, or have done so.
+func (j *judge) hung() bool {
+	return slices.ContainsFunc(j.w.faulty.spans, func(f Fault) bool { return f.What == FaultMarks })
+}
+
+// heldUp: the eviction of a pod waits for a webhook.
+func (j *judge) heldUp(pod string) {
+	if of := memapi.Get[*corev1.Pod](j.w.Server, memapi.Pods, pod); of != nil && j.pods[of.UID] != nil {
+		j.pods[of.UID].refused = time.Now()
+	}
+}
+
+// deletesBlocked reports whether the pod is to be deleted if its eviction is refused to the end.
+func (j *judge) deletesBlocked(pod *corev1.Pod) bool {
+	policy := pod.Annotations["spot-handler/blocked-pods"]
+	return policy == "delete" || policy == "" && slices.Contains(j.w.Scene.Flags, "--blocked-pods=delete")
+}
+
+// stopped: a pod has ended as its kubelet ends pods.
+func (j *judge) stopped(pod *corev1.Pod) {
+	if life := j.pods[pod.UID]; life != nil {
+		life.stopped = true
+	}
+}
+
+// What the daemon and Karpenter call things on pods and Nodes, as users see it.
+const (
+	doNotDisrupt = "karpenter.sh/do-not-disrupt"
+	surgedLabel  = "pod-template-hash.spot-handler/surged"
+)
+
+func isSurged(pod *corev1.Pod) bool { return pod.Labels[surgedLabel] != "" }
+
+// hasToMove reports whether the pod has to leave an interrupted node.
+func hasToMove(pod *corev1.Pod) bool { return !isDaemon(pod) && !memapi.Finished(pod) }
+
+func (j *judge) podChanged(c memapi.Change, ours bool) {
+	before, _ := c.Before.(*corev1.Pod)
+	after, _ := c.After.(*corev1.Pod)
+	pod := after
+	if after == nil {
+		pod = before
+	}
+	life := j.pods[pod.UID]
+	if life == nil {
+		life = &podLife{}
+		j.pods[pod.UID] = life
+	}
+	life.pod = pod
+	if after == nil {
+		if ours && pod.DeletionTimestamp == nil && pod.Spec.NodeName != "" && memapi.GraceOf(pod) > 0 {
+			j.breaks(graceKept, "%s removes pod %s without any grace", c.By, c.Key)
+		}
+		if life.gone.IsZero() {
+			life.gone = time.Now()
+			j.judgePod(life)
+		}
+		return
+	}
+	if after.Spec.NodeName != "" && life.bound.IsZero() {
+		life.bound = time.Now()
+	}
+	ends := after.DeletionTimestamp != nil && (before == nil || before.DeletionTimestamp == nil)
+	if ends {
+		life.asked, life.by, life.grace = time.Now(), c.By, *after.DeletionGracePeriodSeconds
+		life.whole = life.grace >= memapi.GraceOf(after)
+	}
+	if !ours || before == nil {
+		return
+	}
+	a, b := podWithout(before), podWithout(after)
+	if !equality.Semantic.DeepEqual(a, b) {
+		j.breaks(notOurs, "%s changes pod %s in what is not ours", c.By, c.Key)
+		x, _ := json.Marshal(a)
+		y, _ := json.Marshal(b)
+		j.w.note("DIFF\n%s\n%s", x, y)
+	}
+	if after.Spec.NodeName == "" {
+		j.breaks(noReason, "%s changes pod %s, which has no node", c.By, c.Key)
+		return
+	}
+	if !j.noticed(after.Spec.NodeName) {
+		j.breaks(noReason, "%s changes pod %s, and nobody has announced anything about %s", c.By, c.Key, after.Spec.NodeName)
+	}
+	if ends {
+		j.w.note("%s: ends pod %s on %s with %d of %d s", c.By, c.Key, after.Spec.NodeName, life.grace, memapi.GraceOf(after))
+		if isDaemon(after) {
+			j.breaks(noReason, "%s ends pod %s of a DaemonSet", c.By, c.Key)
+		}
+		j.judgeEnd(life)
+		j.judgeLeader(c)
+	}
+}
+
+func podWithout(pod *corev1.Pod) *corev1.Pod {
+	c := pod.DeepCopy()
+	c.ResourceVersion, c.DeletionTimestamp, c.DeletionGracePeriodSeconds = "", nil, nil
+	for _, m := range []map[string]string{c.Labels, c.Annotations} {
+		maps.DeleteFunc(m, func(k, _ string) bool {
+			return strings.HasPrefix(k, "spot-handler/") || k == surgedLabel || k == hashLabel
+		})
+	}
+	if len(c.Annotations) == 0 {
+		c.Annotations = nil
+	}
+	c.Status.Conditions = slices.DeleteFunc(c.Status.Conditions, func(t corev1.PodCondition) bool { return t.Type == corev1.DisruptionTarget })
+	return c
+}
+
+// margin is that of the drain, by default.
+const margin = 10 * time.Second
+
+// slack is how late or short something may be for which there was time.
+func (j *judge) slack() time.Duration {
+	if j.w.Scene.Rates == (Rates{}) {
+		return 2 * time.Second
+	}
+	return 8 * time.Second
+}
+
+// judgeEnd holds the grace period that a pod is given to what the node's record leaves.
+func (j *judge) judgeEnd(life *podLife) {
+	node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, life.pod.Spec.NodeName)
+	if node == nil || life.whole {
+		return
+	}
+	rec, has := recordOf(node)
+	fate := j.nodes[node.Name]
+	if !has || fate == nil || time.Since(fate.changed) < 5*time.Second {
+		return
+	}
+	if rec.Deadline.IsZero() {
+		j.breaks(graceKept, "pod %s is ended with %d of %d s, and there is no deadline",
+			memapi.Key(life.pod), life.grace, memapi.GraceOf(life.pod))
+		return
+	}
+	left := time.Until(rec.Deadline) - margin - j.slack()
+	if given := time.Duration(life.grace) * time.Second; given < left {
+		j.breaks(graceKept, "pod %s is ended with %d of %d s, and %s are left",
+			memapi.Key(life.pod), life.grace, memapi.GraceOf(life.pod), time.Until(rec.Deadline))
+	}
+}
+
+// judgePod looks back on the life of a pod that has ended: where there was time, it has had its whole grace period.
+func (j *judge) judgePod(life *podLife) {
+	pod := life.pod
+	fate := j.nodes[pod.Spec.NodeName]
+	if fate == nil || life.judged || !hasToMove(pod) || pod.Spec.NodeName == "" {
+		return
+	}
+	life.judged = true
+	switch {
+	case life.whole && !life.asked.IsZero() && (life.stopped || j.w.ours(life.by) || life.by == byController):
+		return // its owner or we have asked for its end, and left it all its time
+	case !life.asked.IsZero() && !j.w.ours(life.by) && life.by != byKarpenter:
+		return // others have ended it
+	}
+	j.judgeTime(life, fate)
+}
+
+func (j *judge) finishPods() {
+	for _, pod := range memapi.List[*corev1.Pod](j.w.Server, memapi.Pods) {
+		node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, pod.Spec.NodeName)
+		if !isSurged(pod) || pod.DeletionTimestamp != nil || node == nil {
+			continue
+		}
+		if _, has := recordOf(node); !has {
+			j.breaks(takenBack, "pod %s is surged, and its node %s is not interrupted", memapi.Key(pod), node.Name)
+		}
+	}
+}

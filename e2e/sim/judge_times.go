@@ -1,0 +1,85 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+
+	"spot-handler/e2e/sim/memapi"
+	"spot-handler/handler/interruption"
+)
+
+// budgetChanged notes until when a budget let nobody go: then no eviction need be asked for.
+func (j *judge) budgetChanged(c memapi.Change) {
+	before, _ := c.Before.(*policyv1.PodDisruptionBudget)
+	after, _ := c.After.(*policyv1.PodDisruptionBudget)
+	if before != nil && before.Status.DisruptionsAllowed == 0 || after != nil && after.Status.DisruptionsAllowed == 0 {
+		j.closed[c.Key] = time.Now()
+	}
+}
+
+// closedUntil is when a budget of the pod has last let nobody go; zero if it always has let some.
+func (j *judge) closedUntil(pod *corev1.Pod) (until time.Time) {
+	for _, budget := range j.w.BudgetsOf(pod) {
+		if budget.Status.DisruptionsAllowed == 0 {
+			return time.Now()
+		}
+		until = interruption.Later(until, j.closed[memapi.Key(budget)])
+	}
+	return until
+}
+
+// judgeTime looks whether there was time enough.
+func (j *judge) judgeTime(life *podLife, fate *nodeLife) {
+	pod, w := life.pod, j.w
+	recorded := fate.recorded[interruption.SpotInterruption]
+	if recorded.IsZero() || fate.loss.Lead == 0 || !fate.canceled.IsZero() {
+		return // nobody knew in time; recommendations have no deadline
+	}
+	if i := w.instanceOf(pod.Spec.NodeName); i != nil && !i.taken.IsZero() && i.taken.Before(w.began.Add(fate.loss.At+fate.loss.Lead-margin)) {
+		return // EC2 was early
+	}
+	deadline := w.began.Add(fate.loss.At + fate.loss.Lead)
+	if fate.loss.Renews {
+		deadline = deadline.Add(-2 * time.Second)
+	}
+	latest := deadline.Add(-margin - time.Duration(memapi.GraceOf(pod))*time.Second)
+	able := interruption.Later(recorded, life.bound)
+	from, to := able.Sub(w.began), latest.Sub(w.began)
+	held := latest.Sub(interruption.Later(life.refused, j.closedUntil(pod))) < recovery
+	switch {
+	case able.Add(recovery).After(latest): // there was no time to lose
+		j.judgeLate(life, able, held)
+		return
+	case w.disturbed(from, to+2*time.Second):
+		return
+	case held && j.wavesFit(pod, able, latest):
+	case held && (!j.deletesBlocked(pod) || life.gone.Sub(latest) < 2*recovery):
+		return // nobody let it go
+	case held && !life.asked.IsZero():
+		return // it was deleted past what held it
+	}
+	what := "was never asked to end"
+	if !life.asked.IsZero() {
+		what = fmt.Sprintf("was asked to end at %.3f with %d s by %s", life.asked.Sub(w.began).Seconds(), life.grace, life.by)
+		if life.asked.Sub(latest) < j.slack() {
+			return
+		}
+	}
+	j.breaks(graceKept, "pod %s on %s, grace %d s, could leave from %.3f to %.3f, and %s",
+		memapi.Key(pod), pod.Spec.NodeName, memapi.GraceOf(pod), from.Seconds(), to.Seconds(), what)
+}
+
+// judgeLate: where it was too late for a whole grace period, the pod is asked to end as soon as can be.
+func (j *judge) judgeLate(life *podLife, able time.Time, held bool) {
+	// One that came with the cordon, or in the 10 s after it, may be put back by its controller again and again.
+	comes := able.Sub(life.pod.CreationTimestamp.Time) < 12*time.Second
+	disturbed := j.w.disturbed(able.Sub(j.w.began), life.gone.Sub(j.w.began))
+	if !life.asked.IsZero() || held || comes || life.gone.Sub(able) < recovery || disturbed {
+		return
+	}
+	j.breaks(graceKept, "pod %s on %s could leave from %.3f to %.3f, if not with its whole grace period, and was never asked to end",
+		memapi.Key(life.pod), life.pod.Spec.NodeName, able.Sub(j.w.began).Seconds(), life.gone.Sub(j.w.began).Seconds())
+}
