@@ -45,8 +45,10 @@ type Events interface {
 	EvictionForced(node string, pod *corev1.Pod, reason string)
 	// PodLeft: the node ends with the pod on it.
 	PodLeft(node string, pod *corev1.Pod, reason string)
-	// AnnotationMeaningless: the pod, or its namespace, asks for something that nobody knows.
-	AnnotationMeaningless(node string, pod *corev1.Pod, text string, ofNamespace bool)
+	// AnnotationMeaningless and NamespaceAnnotationMeaningless: the pod, or its namespace, asks for
+	// something that nobody knows.
+	AnnotationMeaningless(node string, pod *corev1.Pod, text string)
+	NamespaceAnnotationMeaningless(node string, pod *corev1.Pod, text string)
 }
 
 // Options configure a Drainer.

@@ -30,7 +30,11 @@ func (d *Drainer) report(r plan.Report) {
 		log.Warn().Str("reason", r.Reason).Msg("pod deleted past its disruption budget")
 		d.opts.Events.EvictionForced(r.Node, r.Pod, r.Reason)
 	case plan.AnnotationMeaningless:
-		d.opts.Events.AnnotationMeaningless(r.Node, r.Pod, r.Reason, r.OfNamespace)
+		tell := d.opts.Events.AnnotationMeaningless
+		if r.OfNamespace {
+			tell = d.opts.Events.NamespaceAnnotationMeaningless
+		}
+		tell(r.Node, r.Pod, r.Reason)
 	case plan.Surged:
 		log.Debug().Msg("pod surged: its replacement pod is made")
 	case plan.NotSurged, plan.NotSurgedEither: // the latter was said about another pod

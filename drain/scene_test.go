@@ -46,8 +46,12 @@ func (e *podEvents) EvictionForced(_ string, pod *corev1.Pod, reason string) {
 	e.say("forced", pod, reason)
 }
 
-func (e *podEvents) AnnotationMeaningless(_ string, pod *corev1.Pod, text string, _ bool) {
+func (e *podEvents) AnnotationMeaningless(_ string, pod *corev1.Pod, text string) {
 	e.say("meaningless", pod, text)
+}
+
+func (e *podEvents) NamespaceAnnotationMeaningless(_ string, pod *corev1.Pod, text string) {
+	e.say("meaningless", pod, "namespace: "+text)
 }
 
 func (e *podEvents) PodLeft(_ string, pod *corev1.Pod, reason string) { e.say("left", pod, reason) }

@@ -41,7 +41,7 @@ func TestDaemonOfPod(t *testing.T) {
 		"dry run":           {pod("queue", "--dry-run"), true, true, false, false, nil, []audit.Permission{create, patch}},
 	} {
 		cfg, err := settingsOf(tt.pod)
-		d := daemonOf(tt.pod, "deployment/handler", true, cfg)
+		d := daemonOf(tt.pod, "deployment/handler", cfg)
 		if err != nil || d.Fleet != tt.fleet || d.Queue != tt.queue || d.Drains != tt.drains || d.Ready != tt.acting {
 			t.Errorf("%s: %v, %+v", name, err, d)
 		}
@@ -60,7 +60,7 @@ func TestDaemonOfPod(t *testing.T) {
 		}
 	}
 	cfg, _ := settingsOf(pod("queue", "--managed-nodes=team=blue"))
-	if d := daemonOf(pod(), "", true, cfg); d.Nodes.Matches(labels.Set{"team": "red"}) || !d.Nodes.Matches(labels.Set{"team": "blue"}) {
+	if d := daemonOf(pod(), "", cfg); d.Nodes.Matches(labels.Set{"team": "red"}) || !d.Nodes.Matches(labels.Set{"team": "blue"}) {
 		t.Errorf("it acts on %s", d.Nodes)
 	}
 }

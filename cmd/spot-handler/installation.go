@@ -70,9 +70,9 @@ func (c *caller) installation(ctx context.Context) (pods []installed, err error)
 		if errors.Is(err, errNotOurs) {
 			return
 		}
-		account := pod.Spec.ServiceAccountName
-		named := in.accounts[account] || c.daemonNamespace != "" && account != "default"
-		pods = append(pods, installed{pod.Name, daemonOf(pod, owners[by.UID], named, cfg), cfg, err})
+		daemon := daemonOf(pod, owners[by.UID], cfg)
+		daemon.Named = in.accounts[daemon.Account] || c.daemonNamespace != "" && daemon.Account != "default"
+		pods = append(pods, installed{pod.Name, daemon, cfg, err})
 	})
 	return pods, err
 }
@@ -267,14 +267,12 @@ func (c *caller) daemons(ctx context.Context) ([]audit.Daemon, error) {
 	return daemons, errors.Join(wrong...)
 }
 
-// daemonOf is the pod of this owner with its settings. named says that an administrator, or the operator
-// of this command, has named its account.
-func daemonOf(pod *corev1.Pod, owner string, named bool, cfg settings) audit.Daemon {
+// daemonOf is the pod of this owner with its settings.
+func daemonOf(pod *corev1.Pod, owner string, cfg settings) audit.Daemon {
 	_, ready := plan.Ready(pod)
 	d := audit.Daemon{
 		Owned:       audit.Owned{Namespace: pod.Namespace, Object: owner},
 		Account:     pod.Spec.ServiceAccountName,
-		Named:       named,
 		Node:        pod.Spec.NodeName,
 		Ready:       !cfg.dryRun && ready,
 		Fleet:       cfg.fleet(),

@@ -120,4 +120,6 @@ func measureReceivers(b *testing.B, hostile bool) time.Duration {
 
 type noEvents struct{}
 
-func (noEvents) AnnotationMeaningless(string, *corev1.Pod, string, bool) {}
+func (noEvents) AnnotationMeaningless(string, *corev1.Pod, string) {}
+
+func (noEvents) NamespaceAnnotationMeaningless(string, *corev1.Pod, string) {}

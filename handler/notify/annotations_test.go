@@ -112,11 +112,11 @@ func written(t *testing.T, node func(string) (*corev1.Node, bool), say func(*Eve
 
 // An annotation of the namespace is not the pod's to put right.
 func TestWhoseAnnotationIsMeaningless(t *testing.T) {
-	for ofNamespace, want := range map[bool]string{
-		true:  `annotation of the namespace is ignored: "x" is no number`,
-		false: `annotation is ignored: "x" is no number`,
+	for want, tell := range map[string]func(*Events, string, *corev1.Pod, string){
+		`annotation of the namespace is ignored: "x" is no number`: (*Events).NamespaceAnnotationMeaningless,
+		`annotation is ignored: "x" is no number`:                  (*Events).AnnotationMeaningless,
 	} {
-		event := written(t, noNode, func(e *Events) { e.AnnotationMeaningless("node-a", &corev1.Pod{}, `"x" is no number`, ofNamespace) })[0]
+		event := written(t, noNode, func(e *Events) { tell(e, "node-a", &corev1.Pod{}, `"x" is no number`) })[0]
 		if event.Message != want || event.Reason != ReasonMeaningless || event.Type != corev1.EventTypeWarning {
 			t.Errorf("%s %s: %q, want %q", event.Type, event.Reason, event.Message, want)
 		}

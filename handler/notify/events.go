@@ -110,13 +110,14 @@ func (e *Events) PodLeft(node string, pod *corev1.Pod, reason string) {
 		fmt.Sprintf("left on interrupted node %s at its deadline: %s", node, cmp.Or(reason, "there was no time to evict it")))
 }
 
-// AnnotationMeaningless: the pod, or its namespace, asks for something that nobody knows.
-func (e *Events) AnnotationMeaningless(node string, pod *corev1.Pod, text string, ofNamespace bool) {
-	whose := ""
-	if ofNamespace {
-		whose = " of the namespace"
-	}
-	e.warnOfPod(node, pod, ReasonMeaningless, fmt.Sprintf("annotation%s is ignored: %s", whose, text))
+// AnnotationMeaningless: the pod asks for something that nobody knows.
+func (e *Events) AnnotationMeaningless(node string, pod *corev1.Pod, text string) {
+	e.warnOfPod(node, pod, ReasonMeaningless, "annotation is ignored: "+text)
+}
+
+// NamespaceAnnotationMeaningless: the pod's namespace asks for something that nobody knows.
+func (e *Events) NamespaceAnnotationMeaningless(node string, pod *corev1.Pod, text string) {
+	e.warnOfPod(node, pod, ReasonMeaningless, "annotation of the namespace is ignored: "+text)
 }
 
 // About reports whether the Event is about this pod. The UID alone does not tell: users who may write

@@ -67,7 +67,7 @@ func (a *api) taken() []string {
 
 type meaningless struct{ reported []string }
 
-func (m *meaningless) AnnotationMeaningless(_ string, _ *corev1.Pod, text string, _ bool) {
+func (m *meaningless) AnnotationMeaningless(_ string, _ *corev1.Pod, text string) {
 	m.reported = append(m.reported, text)
 }
 

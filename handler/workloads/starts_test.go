@@ -164,10 +164,12 @@ func clientThrough(t *testing.T, api http.RoundTripper, gv schema.GroupVersion, 
 // forgiving takes the Events of a drain, which this is not about.
 type forgiving struct{}
 
-func (forgiving) EvictionBlocked(string, *corev1.Pod, string)             {}
-func (forgiving) EvictionForced(string, *corev1.Pod, string)              {}
-func (forgiving) PodLeft(string, *corev1.Pod, string)                     {}
-func (forgiving) AnnotationMeaningless(string, *corev1.Pod, string, bool) {}
+func (forgiving) EvictionBlocked(string, *corev1.Pod, string)       {}
+func (forgiving) EvictionForced(string, *corev1.Pod, string)        {}
+func (forgiving) PodLeft(string, *corev1.Pod, string)               {}
+func (forgiving) AnnotationMeaningless(string, *corev1.Pod, string) {}
+
+func (forgiving) NamespaceAnnotationMeaningless(string, *corev1.Pod, string) {}
 
 // drained is what became of a node's pods.
 type drained struct {

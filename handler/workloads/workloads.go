@@ -56,7 +56,7 @@ type Options struct {
 
 // Events notifies people of what pods are not notified of. It does not block.
 type Events interface {
-	AnnotationMeaningless(node string, pod *corev1.Pod, text string, ofNamespace bool)
+	AnnotationMeaningless(node string, pod *corev1.Pod, text string)
 }
 
 const (
@@ -220,7 +220,7 @@ func (t *Notifier) notify(ctx context.Context, in Interruption, what string, d p
 		return
 	}
 	if err := t.send(ctx, in, what, d); err != nil && what == typeNotice {
-		t.opts.Events.AnnotationMeaningless(in.Node, d.Pod, plan.NoticeAnnotation+": "+err.Error(), false)
+		t.opts.Events.AnnotationMeaningless(in.Node, d.Pod, plan.NoticeAnnotation+": "+err.Error())
 	}
 }
 

@@ -139,7 +139,11 @@ func (s *shape) requireAnyTerm(pod *corev1.Pod) (needed []requirement, reason st
 	for _, term := range terms {
 		trial := *s
 		trial.needed = slices.Clone(s.needed)
-		termReason := trial.requireTerm(term, plan.IsDaemon(pod))
+		if len(term.MatchFields) > 0 && !plan.IsDaemon(pod) { // of a DaemonSet they name its pod's node
+			reason = cmp.Or(reason, "needs one certain node")
+			continue
+		}
+		termReason := trial.requireTerm(term)
 		if termReason == "" {
 			return trial.needed, ""
 		}
@@ -148,10 +152,7 @@ func (s *shape) requireAnyTerm(pod *corev1.Pod) (needed []requirement, reason st
 	return nil, cmp.Or(reason, "has a node affinity that nothing satisfies")
 }
 
-func (s *shape) requireTerm(term corev1.NodeSelectorTerm, daemon bool) string {
-	if len(term.MatchFields) > 0 && !daemon { // of a DaemonSet they name its pod's node
-		return "needs one certain node"
-	}
+func (s *shape) requireTerm(term corev1.NodeSelectorTerm) string {
 	if len(term.MatchFields)+len(term.MatchExpressions) == 0 {
 		return "has an empty node affinity"
 	}
