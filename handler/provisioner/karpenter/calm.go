@@ -33,8 +33,8 @@ const (
 	// that is never calm, or that has no spot instance, does not keep workloads on demand for good.
 	LongestHold = 24 * time.Hour
 
-	// heldCheck is how often a held replacement is checked, and the time between two of a pool that
-	// go back: each is some pods that move, and a NodeClaim that might not be launched.
+	// heldCheck is how often a held replacement is checked, and the time between two of a pool that are
+	// left to Karpenter. Those that we bring back wait in the line of recommended nodes instead.
 	heldCheck = time.Minute
 )
 
@@ -268,13 +268,13 @@ func (k *keeper) goBack(ctx context.Context, claim *Claim, node *corev1.Node, po
 		until := answer.Asked.Add(shortestPutOff)
 		return hold{again: soonest(time.Until(until)), until: until, why: "NodePool " + pool.Name + " has just launched no spot instance"}, nil
 	}
+	if k.b.opts.Return != nil {
+		return k.bringBack(ctx, claim, node, pool.Name)
+	}
 	if wait := k.held.turn(pool.Name, min(calm, heldCheck)); wait > 0 {
 		return hold{again: wait, until: time.Now().Add(wait), why: "another of NodePool " + pool.Name + " has just gone back"}, nil
 	}
-	if k.b.opts.Return == nil {
-		return hold{why: fmt.Sprintf(": NodePool %s has been calm for %s", pool.Name, calm)}, nil
-	}
-	return k.bringBack(ctx, claim, node, pool.Name)
+	return hold{why: fmt.Sprintf(": NodePool %s has been calm for %s", pool.Name, calm)}, nil
 }
 
 // nodeOf is the claim's Node, or nil if there is none.

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"spot-handler/handler/offerings"
+	"spot-handler/handler/turns"
 )
 
 // simulated is a spot pool in virtual time: its nodes are lost independently of each other, at a rate, and what
-// replaces them stays on demand as long as the rule says. One of them goes back a minute, which takes a
-// while.
+// replaces them stays on demand as long as the rule says. They go back as the line of recommended nodes lets
+// them: a tenth of the fallback pool's nodes at a time.
 type simulated struct {
 	nodes, types, zones int
 	perHour             float64
@@ -41,6 +42,10 @@ func (s simulated) share() float64 {
 		requirements[0].Values, requirements[1].Values = append(requirements[0].Values, o.Type), append(requirements[1].Values, o.Zone)
 	}
 	field := fieldOf(requirements, nil)
+	atOnce, err := turns.ParseConcurrency("10%") // --max-concurrent-rebalances
+	if err != nil {
+		panic(err)
+	}
 	random := rand.New(rand.NewPCG(s.seed, 1))
 	spots := make([]offerings.Offering, s.nodes)
 	for i := range spots {
@@ -69,12 +74,16 @@ func (s simulated) share() float64 {
 			held = append(held, now)
 			return true
 		})
-		for i, since := range held {
-			if until, _ := (wayBack{since: since, calm: DefaultCalm, field: field, last: last}).stay(now); !until.After(now) {
-				held, underWay = slices.Delete(held, i, i+1), append(underWay, now)
-				break
+		slots := atOnce.Limit(len(held)+len(underWay)) - len(underWay)
+		held = slices.DeleteFunc(held, func(since time.Time) bool {
+			until, _ := (wayBack{since: since, calm: DefaultCalm, field: field, last: last}).stay(now)
+			if until.After(now) || slots <= 0 {
+				return false
 			}
-		}
+			slots--
+			underWay = append(underWay, now)
+			return true
+		})
 		if now.Sub(start) > warmUp {
 			sum, count = sum+float64(len(held)+len(underWay))/float64(s.nodes), count+1
 		}
