@@ -120,6 +120,9 @@ func (k *keeper) check(ctx context.Context, name string) (time.Duration, error) 
 	if claim.state() == provisioner.StateRequested {
 		return k.awaitLaunch(ctx, claim)
 	}
+	if claim.reboots() {
+		return heldCheck, nil
+	}
 	if claim.isProtected() {
 		again, err := k.unprotect(ctx, claim)
 		if again > 0 || err != nil {

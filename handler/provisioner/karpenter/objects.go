@@ -190,6 +190,11 @@ func (c *Claim) state() string {
 	}
 }
 
+// reboots reports whether Karpenter, from 1.15, is rebooting the claim's node in place, to repair it. Its pods have
+// left and it isn't initialized meanwhile, but it comes back.
+// https://github.com/kubernetes-sigs/karpenter/blob/v1.15.0/pkg/apis/v1/nodeclaim_status.go
+func (c *Claim) reboots() bool { return meta.IsStatusConditionTrue(c.Status.Conditions, "Rebooting") }
+
 // since is when the claim reached the condition; zero if it has not.
 func (c *Claim) since(kind string) time.Time {
 	if cond := meta.FindStatusCondition(c.Status.Conditions, kind); cond != nil && cond.Status == metav1.ConditionTrue {
