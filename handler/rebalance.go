@@ -240,9 +240,9 @@ func (r *reconciliation) secure(ctx context.Context) error {
 	switch {
 	case !ok: // the drainer wakes us when it knows the pods
 		return nil
-	case len(view.Moving)+len(view.Staying) == 0: // nothing needs another home
+	case len(view.Homeless())+len(view.Staying) == 0: // nothing needs another home
 		return r.begin(ctx, r.rec)
-	case len(view.Moving) == 0:
+	case len(view.Homeless()) == 0:
 		const why = "no pod would leave on a recommendation"
 		answer := interruption.Replacement{Backend: provisioner.None, State: provisioner.StateUnsupported, Reason: why}
 		switch was := r.known.replacementOf(r.rec); {

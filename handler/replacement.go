@@ -22,11 +22,11 @@ const spareLook = time.Second
 func (r *reconciliation) requestReplacement(ctx context.Context, next *interruption.Record, view plan.View) error {
 	asked := *next
 	asked.Replacement = r.known.replacementOf(*next)
-	if len(view.Moving) == 0 && asked.Replacement == nil {
+	need := provisioner.NeedOf(view)
+	if len(need.Moving) == 0 && asked.Replacement == nil {
 		return nil
 	}
 	before := ptr.Deref(asked.Replacement, interruption.Replacement{})
-	need := provisioner.Need{Moving: view.Moving, Surged: view.Surged, Daemons: view.Daemons}
 	got, err := r.opts.Provisioner.Request(ctx, r.node, asked, need)
 	if err != nil {
 		return fmt.Errorf("request replacement: %w", err)
@@ -34,7 +34,7 @@ func (r *reconciliation) requestReplacement(ctx context.Context, next *interrupt
 	got.Reason = interruption.Clip(got.Reason)
 	r.memory.change(func() { r.known.replacement = &got })
 	next.Replacement = &got
-	if got.Backend == provisioner.Spare && len(view.Moving) > 0 {
+	if got.Backend == provisioner.Spare && len(need.Moving) > 0 {
 		r.lookAgainIn(spareLook)
 	}
 	if got.State != before.State || got.Name != before.Name && got.State != provisioner.StateFailed {

@@ -154,8 +154,10 @@ func (s *Situation) notOurs(pod *corev1.Pod) string {
 		return "mirror pod"
 	case Finished(pod):
 		return "finished"
-	case IsDaemon(pod):
+	case IsDaemon(pod) && !goesLast(pod):
 		return "DaemonSet pod"
+	case IsDaemon(pod) && s.hasComeSince(pod):
+		return "its DaemonSet has put it on this node since the node was marked"
 	case tolerates(pod, s.Taint):
 		return "tolerates " + s.Taint.Key
 	case s.hasComeSince(pod) && ToleratesAll(pod, s.Taint):

@@ -124,6 +124,10 @@ func IsDaemon(pod *corev1.Pod) bool {
 	return owner != nil && owner.Kind == "DaemonSet"
 }
 
+// goesLast reports whether a DaemonSet's pod asks to be evicted once all others have gone, as a log shipper
+// or a member of a cluster does that has something to finish.
+func goesLast(daemon *corev1.Pod) bool { return When(daemon.Annotations[WhenAnnotation]) == WhenLast }
+
 // DeploymentOf names the Deployment that owns a pod through a ReplicaSet, or owned it before
 // it was surged; empty if there is none. It goes by the ReplicaSet's name, which is the
 // Deployment's and the pod-template-hash: whether that Deployment exists, and selects the

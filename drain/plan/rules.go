@@ -14,6 +14,7 @@ var rules = []func(*planner, *corev1.Pod, *Decision) (Action, string){
 	isPutHere,
 	isPastLatest,
 	isDue,
+	isLastDaemon,
 	isNotToBeSurged,
 	findsNoPlace,
 	isNotWorthIt,
@@ -74,7 +75,21 @@ func isDue(p *planner, _ *corev1.Pod, d *Decision) (Action, string) {
 	case d.At.Equal(d.withGang):
 		return Evict, "a pod of its gang has to leave now"
 	}
-	return Evict, "its disruption budget lets pods go only in waves, and its wave has come"
+	return Evict, "its PDB lets pods go only in waves, and its wave has come"
+}
+
+// isLastDaemon: a DaemonSet's pod that asks for it leaves after all that have another place to go to. It does
+// so once: what its DaemonSet puts in its place stays.
+func isLastDaemon(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
+	switch {
+	case !IsDaemon(pod):
+		return "", ""
+	case slices.ContainsFunc(p.Pods, func(other *corev1.Pod) bool {
+		return p.notOurs(other) == "" && !IsDaemon(other) && !p.isSelf(other)
+	}):
+		return Hold, WhenAnnotation + "=" + string(WhenLast) + ": goes after all other pods"
+	}
+	return Evict, "all other pods have gone"
 }
 
 // isSelfAndNotLast: once this process's own pod goes, somebody else has to take over.

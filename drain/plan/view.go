@@ -1,16 +1,18 @@
 package plan
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
 // View is what is on a node now.
 type View struct {
-	Moving  []*corev1.Pod      // have to leave
+	Moving  []*corev1.Pod      // have to leave, some DaemonSet pods among them
 	Surged  map[types.UID]bool // those of Moving whose replacement pods are made first
 	Staying []*corev1.Pod      // would have to leave if the node's end were certain, see Decision.Stays
-	Daemons []*corev1.Pod      // DaemonSet pods, which stay
+	Daemons []*corev1.Pod      // DaemonSet pods, whether they stay or leave
 	Plan    []Decision         // one for every pod of the node
 }
 
@@ -18,6 +20,9 @@ type View struct {
 func ViewOf(plan []Decision) View {
 	v := View{Plan: plan, Surged: map[types.UID]bool{}}
 	for _, d := range plan {
+		if IsDaemon(d.Pod) {
+			v.Daemons = append(v.Daemons, d.Pod)
+		}
 		switch {
 		case d.Moves():
 			v.Moving = append(v.Moving, d.Pod)
@@ -26,9 +31,12 @@ func ViewOf(plan []Decision) View {
 			}
 		case d.Stays:
 			v.Staying = append(v.Staying, d.Pod)
-		case IsDaemon(d.Pod):
-			v.Daemons = append(v.Daemons, d.Pod)
 		}
 	}
 	return v
+}
+
+// Homeless are those of Moving that need a place on another node, which DaemonSet pods don't.
+func (v View) Homeless() []*corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(v.Moving), IsDaemon)
 }

@@ -213,20 +213,17 @@ func (s *story) stays(d time.Duration, ok func() bool) error {
 	}
 }
 
-// daemonSet runs a DaemonSet and waits for its pods.
-func (s *story) daemonSet(name string, change func(*corev1.PodSpec)) {
+// daemonSet runs a DaemonSet on the one node that there is, and returns its pod when that is Ready.
+func (s *story) daemonSet(name string, change func(*corev1.PodTemplateSpec)) *corev1.Pod {
 	s.Helper()
 	labels := map[string]string{"app": name}
-	pod := corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "fake"}}}
-	change(&pod)
-	_, err := s.cluster.Client.AppsV1().DaemonSets("default").Create(s.ctx, &appsv1.DaemonSet{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: appsv1.DaemonSetSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod},
-		},
-	}, metav1.CreateOptions{})
+	set := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}}
+	set.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels}
+	set.Spec.Template.Labels = labels
+	set.Spec.Template.Spec.Containers = []corev1.Container{{Name: "app", Image: "fake"}}
+	change(&set.Spec.Template)
+	s.must(controlplane.Create(s.ctx, s.cluster.Client, set))
+	pods, err := s.cluster.WaitReady(s.ctx, "", name, 1)
 	s.must(err)
-	_, err = s.cluster.WaitReady(s.ctx, "default", name, 1)
-	s.must(err)
+	return pods[0]
 }

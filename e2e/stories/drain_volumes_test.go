@@ -73,7 +73,8 @@ func (s *story) withVolume() (node *corev1.Node, volume string) {
 	node = annotated("node")
 	s.must(s.cluster.CreateClaim(s.ctx, "", "data", corev1.ReadWriteOnce))
 	s.must(s.cluster.CreateClaim(s.ctx, "", "cache", corev1.ReadWriteOnce))
-	s.daemonSet("agent", func(p *corev1.PodSpec) {
+	s.daemonSet("agent", func(of *corev1.PodTemplateSpec) {
+		p := &of.Spec
 		controlplane.Mount(p, "cache")
 		p.NodeSelector = map[string]string{corev1.LabelHostname: node.Name}
 	})

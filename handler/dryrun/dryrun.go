@@ -157,8 +157,7 @@ func (a *Accepter) replacement(ctx context.Context, node *corev1.Node, rec inter
 	if r := rec.Replacement; r != nil && r.Name != "" {
 		return *r, nil
 	}
-	need := provisioner.Need{Moving: view.Moving, Surged: view.Surged, Daemons: view.Daemons}
-	return a.opts.Request(ctx, node, rec, need)
+	return a.opts.Request(ctx, node, rec, provisioner.NeedOf(view))
 }
 
 func (a *Accepter) line(node *corev1.Node, rec interruption.Record) *zerolog.Event {

@@ -104,6 +104,11 @@ type Need struct {
 	Surged map[types.UID]bool
 }
 
+// NeedOf is what of the node's pods has to find a new home.
+func NeedOf(view plan.View) Need {
+	return Need{Moving: view.Homeless(), Surged: view.Surged, Daemons: view.Daemons}
+}
+
 // Asked is the replacement that the record says was requested from the backend, or nil. One that is
 // only being looked for has no name yet.
 func Asked(rec interruption.Record, backend string) *interruption.Replacement {

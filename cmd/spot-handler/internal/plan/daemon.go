@@ -225,9 +225,7 @@ func (d *Daemon) replace(ctx context.Context, w *world, l *Lost, first []plan.De
 		l.Replacement = &Replacement{State: provisioner.StateUnsupported, Why: l.spared}
 		return
 	}
-	view := plan.ViewOf(first)
-	need := provisioner.Need{Moving: view.Moving, Surged: view.Surged, Daemons: view.Daemons}
-	if err := d.request(ctx, l, need); err != nil {
+	if err := d.request(ctx, l, provisioner.NeedOf(plan.ViewOf(first))); err != nil {
 		w.in.Unread = append(w.in.Unread, strings.Split(err.Error(), "\n")...)
 	}
 }
