@@ -35,6 +35,7 @@ type mark struct {
 type line struct {
 	Name, Figure string
 	Strong       bool
+	Nodes        bool // it counts nodes, and lacks none
 	Points       []point
 }
 

@@ -41,6 +41,7 @@ type line struct {
 	Name   string
 	Figure string // stands beside the name
 	Strong bool   // look at this one first
+	Nodes  bool   // what it counts is not what should be kept
 	Points [][2]float64
 
 	lower float64 // so much lower it is drawn
@@ -160,16 +161,19 @@ func (a axis) ticks() (ticks []plot.Tick) {
 
 // add adds a line, and shades what it lacks.
 func (c chart) add(p *plot.Plot, l line, colour color.RGBA) error {
-	lacks, err := plotter.NewPolygon(l.below(c.Base))
-	if err != nil {
-		return err
+	if !l.Nodes {
+		lacks, err := plotter.NewPolygon(l.below(c.Base))
+		if err != nil {
+			return err
+		}
+		lacks.LineStyle.Width, lacks.Color = 0, shade(colour)
+		p.Add(lacks)
 	}
-	lacks.LineStyle.Width, lacks.Color = 0, shade(colour)
 	drawn, err := l.drawn(colour)
 	if err != nil {
 		return err
 	}
-	p.Add(lacks, drawn)
+	p.Add(drawn)
 	return nil
 }
 

@@ -2,7 +2,7 @@
 //
 //	go -C e2e/plots run .
 //
-// ready-pods.json becomes deploy/docs/ready-pods.svg. It is a module of its own, so that the
+// ready-pods.json becomes deploy/docs/ready-pods.svg, and so on. It is a module of its own, so that the
 // program's needs no library that draws.
 package main
 
@@ -13,7 +13,10 @@ import (
 )
 
 // pictures are the files of data, and what is drawn from each.
-var pictures = map[string]string{"ready-pods.json": "../../deploy/docs/ready-pods.svg"}
+var pictures = map[string]string{
+	"ready-pods.json": "../../deploy/docs/ready-pods.svg",
+	"trip.json":       "../../deploy/docs/trip.svg",
+}
 
 func main() {
 	for data, picture := range pictures {
