@@ -66,7 +66,7 @@ func TestNoSurgeBeforeTheBudgetsAreKnown(t *testing.T) {
 		if n := s.api.count("PATCH", "/pods/a"); n != 0 {
 			s.Error("surged, and its budget does not count it any more")
 		}
-		if d := s.now().Plan[0]; !strings.Contains(d.NoSurge, "disruption budget web") {
+		if d := s.now().Plan[0]; !strings.Contains(d.NoSurge, "PDB web") {
 			s.Errorf("not surged because %q", d.NoSurge)
 		}
 	})

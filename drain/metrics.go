@@ -28,14 +28,14 @@ func (d *Drainer) expose(reg prometheus.Registerer) *prometheus.CounterVec {
 	}, []string{"code"})
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "spot_handler_blocked_pods",
-		Help: "Pods whose eviction is due and refused, by a disruption budget, a terminating namespace or admission.",
+		Help: "Pods whose eviction is due and refused, by a PDB, a terminating namespace or admission.",
 	}, d.blockedPods)
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "spot_handler_overlong_grace_pods",
 		Help: "Pods that have to leave an interrupted node and whose grace period is longer than the whole time available.",
 	}, d.overlong)
 	refused := prometheus.NewDesc("spot_handler_budget_blocked_pods",
-		"Pods whose eviction is due and refused, by the disruption budget that refuses them.", []string{"budget"}, nil)
+		"Pods whose eviction is due and refused, by the PDB that refuses them.", []string{"budget"}, nil)
 	// A budget has a series only while it refuses pods: the number of series follows the drains
 	// under way, and not the cluster's history.
 	reg.MustRegister(prometheus.CollectorFunc(func(ch chan<- prometheus.Metric) {

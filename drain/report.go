@@ -10,7 +10,7 @@ import (
 var triedAgain = map[plan.Action]string{
 	plan.SurgeNow: "surge pod",
 	plan.Evict:    "evict pod",
-	plan.Force:    "delete pod past its disruption budget",
+	plan.Force:    "delete pod past its PDB",
 	plan.End:      "end surged pod",
 	plan.Return:   "give surged pod back to its ReplicaSet",
 }
@@ -27,7 +27,7 @@ func (d *Drainer) report(r plan.Report) {
 	case plan.EvictionBlocked:
 		d.opts.Events.EvictionBlocked(r.Node, r.Pod, r.Reason)
 	case plan.EvictionForced:
-		log.Warn().Str("reason", r.Reason).Msg("pod deleted past its disruption budget")
+		log.Warn().Str("reason", r.Reason).Msg("pod deleted past its PDB")
 		d.opts.Events.EvictionForced(r.Node, r.Pod, r.Reason)
 	case plan.AnnotationMeaningless:
 		tell := d.opts.Events.AnnotationMeaningless

@@ -38,7 +38,7 @@ func (d *Drainer) request(ctx context.Context, r plan.Request) (did plan.Action,
 	case plan.Return:
 		return d.putBack(ctx, r.Decision)
 	case plan.Force: // its disruption budget still refuses it
-		const message = "spot-handler: its node is about to end, and its disruption budget refuses the eviction"
+		const message = "spot-handler: its node is about to end, and its PDB refuses the eviction"
 		return plan.Force, d.deletePod(ctx, r.Decision, ReasonForced, message)
 	case plan.End: // its ReplicaSet would have ended it by now
 		return plan.End, d.remove(ctx, r.Decision)

@@ -119,7 +119,7 @@ func granted(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget, now time.
 func (p *planner) forbidden(pod *corev1.Pod) string {
 	for _, budget := range p.Budgets {
 		if budget.Namespace == pod.Namespace && covers(budget, pod.Labels) && budget.Status.ExpectedPods > 0 && waveSize(budget) <= 0 {
-			return "its disruption budget " + budget.Name + " never lets any go"
+			return "its PDB " + budget.Name + " never lets any go"
 		}
 	}
 	return ""

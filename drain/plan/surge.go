@@ -199,7 +199,7 @@ func (p *planner) noSurge(pod *corev1.Pod, of types.NamespacedName, its preferen
 	}
 	for _, budget := range p.Budgets {
 		if budget.Namespace == pod.Namespace && LosesSurged(budget, pod.Labels) {
-			return "its pod-template-hash puts it under disruption budget " + budget.Name
+			return "its pod-template-hash puts it under PDB " + budget.Name
 		}
 	}
 	around := p.Constraints[pod.Namespace]

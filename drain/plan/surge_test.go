@@ -120,7 +120,7 @@ func TestWhoIsNotSurged(t *testing.T) {
 			b := budget("web", 1)
 			b.Spec.Selector.MatchLabels[HashLabel] = "abc12"
 			s.Budgets = []*policyv1.PodDisruptionBudget{b}
-		}, reason: "its pod-template-hash puts it under disruption budget web"},
+		}, reason: "its pod-template-hash puts it under PDB web"},
 		"adopted": {pod: webPod("p"), change: func(s *Situation) {
 			s.Constraints["shop"] = NamespaceConstraints{adopters: []adopter{
 				{"DaemonSet db", labels.SelectorFromSet(labels.Set{"app": "db"})},

@@ -69,7 +69,7 @@ func atOnce[T any](
 func (c Clients) budgets(ctx context.Context, in types.NamespacedName) (found []*policyv1.PodDisruptionBudget, err error) {
 	list := &policyv1.PodDisruptionBudgetList{}
 	if err := c.Budgets.Get().Namespace(in.Namespace).Resource("poddisruptionbudgets").Do(ctx).Into(list); err != nil {
-		return nil, fmt.Errorf("list disruption budgets of namespace %q: %w", in.Namespace, err)
+		return nil, fmt.Errorf("list PDBs of namespace %q: %w", in.Namespace, err)
 	}
 	for i := range list.Items {
 		found = append(found, &list.Items[i])

@@ -93,7 +93,6 @@ func TestGuideNamesChoices(t *testing.T) {
 // with all that have no default, and reads outputs of it.
 func TestGuideUsesTheModule(t *testing.T) {
 	for page, source := range map[string]string{
-		"deploy/aws.md":             "./spot-handler/deploy/terraform",
 		"deploy/docs/install-on.md": "git::https://github.com/spot-handler/spot-handler.git//deploy/terraform?ref=COMMIT",
 	} {
 		_, shown, _ := strings.Cut(section(t, page, "## Terraform"), "```hcl\n")

@@ -83,10 +83,6 @@ var entries = []entry{
 		p.do("helm", "upgrade", "spot-handler", p.root+"/deploy/chart", "--namespace="+namespace, "--reuse-values", "--set=mode=both")
 		p.eventuallyPods("imds", poolNodes+2, "queue", 2)
 	}},
-	{
-		page: "deploy/aws.md", begins: "module \"spot_handler\"",
-		why: "Terraform downloads AWS's provider: TestGuideUsesTheModule reads it",
-	},
 	{page: "deploy/aws.md", begins: "kubectl -n spot-handler logs", until: `pod/spot-handler-queue-\S+ .*"message":"`},
 	{page: "deploy/aws.md", begins: "ec2-spot-interrupter", after: func(p *play) {
 		if !p.called("ec2-spot-interrupter --instance-ids " + instance(provoked)) {
@@ -183,7 +179,6 @@ var entries = []entry{
 	},
 	{page: "deploy/docs/recipes.md", begins: "import datetime", after: (*play).ray},
 	{page: "deploy/docs/recipes.md", begins: "import os\n", after: (*play).runner},
-	{page: "deploy/docs/recipes.md", begins: "import urllib.request", after: (*play).jobs},
 	{
 		page: "deploy/docs/recipes.md", begins: "import os, threading",
 		why: "PyTorch is not to be had here, and ten times as large as all else",
@@ -310,7 +305,6 @@ case "$1 $2" in
 esac`},
 	"ec2-spot-interrupter": {"there is no EC2", ``},
 	"cosign":               {"nothing is signed before the first release", `[ "$1" = verify ] || [ "$1" = verify-blob ]`},
-	"kube-state-metrics":   {"no alert of kube-state-metrics' series is played here", ``},
 	"kubectl-krew":         {"there is no release to install", `[ "$1" = install ]`},
 }
 

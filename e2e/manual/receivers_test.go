@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -149,25 +148,5 @@ class get_runtime_context:
 		`--reason-message \S+ --deadline-remaining-seconds 3[3-6]\d\d\n$`)
 	if !want.Match(called) {
 		p.Errorf("ray is called with %q, want %s", called, want)
-	}
-}
-
-// jobs counts the jobs that GitLab's runner says it has.
-func (p *play) jobs() {
-	p.Helper()
-	const text = `# HELP gitlab_runner_jobs The current number of running builds
-gitlab_runner_jobs{executor="docker",state="running"} 2
-gitlab_runner_jobs{executor="shell",state="running"} 1
-gitlab_runner_jobs_total{executor="docker"} 40
-`
-	metrics := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/metrics" {
-			fmt.Fprint(w, text)
-		}
-	}))
-	p.Cleanup(metrics.Close)
-	program := p.inPlace(p.text, "http://127.0.0.1:9252", metrics.URL) + "\nprint(jobs())\n"
-	if said := p.pipe(program, "python3", "-"); said != "3.0\n" {
-		p.Errorf("of 3 jobs it counts %q", said)
 	}
 }

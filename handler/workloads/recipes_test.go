@@ -3,15 +3,12 @@ package workloads
 import (
 	"fmt"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
@@ -109,32 +106,6 @@ func TestRecipeForGitHubsRunners(t *testing.T) {
 	}
 }
 
-// The same for GitLab's, which say in their metrics what they do.
-func TestRecipeForGitLabsRunners(t *testing.T) {
-	t.Parallel()
-	metrics := make(chan string, 1)
-	runner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/metrics" {
-			fmt.Fprint(w, <-metrics)
-		}
-	}))
-	defer runner.Close()
-	jobs := strings.Replace(example(t, "recipes.md", "## GitLab's runners", "python"), "http://127.0.0.1:9252", runner.URL, 1)
-	address, _ := recipe(t, "## GitHub's runners", "", strings.NewReplacer("import os\n", jobs, `os.path.exists("/run/job/busy")`, "jobs()"))
-	const head = "# HELP gitlab_runner_jobs The current number of running builds.\n# TYPE gitlab_runner_jobs gauge\n"
-	const other = "gitlab_runner_jobs_total{runner=\"a1\"} 7\ngitlab_runner_concurrent 10\n"
-	for text, want := range map[string]plan.When{
-		other: plan.WhenNow,
-		head + `gitlab_runner_jobs{executor_stage="docker_run",runner="a1",stage="step_script",state="running"} 0` + "\n" + other: plan.WhenNow,
-		head + `gitlab_runner_jobs{executor_stage="docker_run",runner="a1",stage="step_script",state="running"} 1` + "\n" + other: plan.WhenLast,
-	} {
-		metrics <- text
-		if when, _ := tell(t, address); when != want {
-			t.Errorf("%q, want %q, with the metrics\n%s", when, want, text)
-		}
-	}
-}
-
 // waitFor returns the first line that begins so.
 func waitFor(t *testing.T, out <-chan string, beginning string) string {
 	t.Helper()
@@ -154,27 +125,16 @@ func waitFor(t *testing.T, out <-chan string, beginning string) string {
 	}
 }
 
-// The pods of the manual have the fields that Kubernetes knows, and their times fit into a notice.
-func TestPodsOfTheManual(t *testing.T) {
+// The pod of the manual has the fields that Kubernetes knows, and its times fit into a notice.
+func TestPodOfTheManual(t *testing.T) {
 	var web corev1.Pod
-	var server appsv1.Deployment
-	for _, tt := range []struct {
-		page, heading string
-		object        any
-		pod           func() *corev1.PodSpec
-		stop          time.Duration // after SIGTERM
-	}{
-		{"loadbalancers.md", "# Load balancers", &web, func() *corev1.PodSpec { return &web.Spec }, 15 * time.Second},
-		{"recipes.md", "## vLLM", &server, func() *corev1.PodSpec { return &server.Spec.Template.Spec }, time.Minute},
-	} {
-		if err := yaml.UnmarshalStrict([]byte(example(t, tt.page, tt.heading, "yaml")), tt.object); err != nil {
-			t.Errorf("%s: %v", tt.page, err)
-			continue
-		}
-		grace := time.Duration(*tt.pod().TerminationGracePeriodSeconds) * time.Second
-		sleep := time.Duration(tt.pod().Containers[0].Lifecycle.PreStop.Sleep.Seconds) * time.Second
-		if grace < sleep+tt.stop || grace >= 110*time.Second {
-			t.Errorf("%s: a grace period of %s, a sleep of %s, then %s", tt.page, grace, sleep, tt.stop)
-		}
+	if err := yaml.UnmarshalStrict([]byte(example(t, "loadbalancers.md", "# Load balancers", "yaml")), &web); err != nil {
+		t.Fatal(err)
+	}
+	const stop = 15 * time.Second // after SIGTERM
+	grace := time.Duration(*web.Spec.TerminationGracePeriodSeconds) * time.Second
+	sleep := time.Duration(web.Spec.Containers[0].Lifecycle.PreStop.Sleep.Seconds) * time.Second
+	if grace < sleep+stop || grace >= 110*time.Second {
+		t.Errorf("a grace period of %s, a sleep of %s, then %s", grace, sleep, stop)
 	}
 }

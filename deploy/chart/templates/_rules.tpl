@@ -73,7 +73,7 @@
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
-# Move them by eviction, so disruption budgets apply.
+# Move them by eviction, so PDBs apply.
 - apiGroups: [""]
   resources: [pods/eviction]
   verbs: [create]

@@ -140,7 +140,7 @@ func TestUnreadableBudgets(t *testing.T) {
 			}
 			wantState(t, r, provisioner.StateUnsupported, reasonDisrupting)
 		}
-		if n := strings.Count(c.log.String(), "disruption budgets not read"); n != 1 {
+		if n := strings.Count(c.log.String(), "PDBs not read"); n != 1 {
 			t.Errorf("said %d times", n)
 		}
 	})

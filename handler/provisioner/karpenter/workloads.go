@@ -130,13 +130,13 @@ func (b *Backend) readBudgets(ctx context.Context, namespace string) ([]*policyv
 	bounded := narrow.Limit(ctx, budgetsRead, budgetsKept)
 	list, err := b.opts.Dynamic.Resource(budgetResource).Namespace(namespace).List(bounded, metav1.ListOptions{ResourceVersion: "0"})
 	if errors.Is(err, narrow.ErrTooLong) {
-		b.log.Warn().Str("namespace", namespace).Msg("the namespace has more disruption budgets than are read: " +
+		b.log.Warn().Str("namespace", namespace).Msg("the namespace has more PDBs than are read: " +
 			"pods that they block get no replacement where Karpenter ends a node itself")
 		return nil, nil
 	}
 	if apierrors.IsForbidden(err) {
 		if b.said.First("budgets") {
-			b.log.Warn().Err(err).Msg("disruption budgets not read: pods that they block get no replacement where Karpenter ends a node itself")
+			b.log.Warn().Err(err).Msg("PDBs not read: pods that they block get no replacement where Karpenter ends a node itself")
 		}
 		return nil, nil
 	}

@@ -114,7 +114,7 @@ func (w *watcher) ask(n need) {
 	pods := cache.NewListWatchFromClient(w.Core, "pods", n.namespace, all)
 	follow(w, pods, o.pod, func() { o.counted(time.Now(), n.namespace) }, missing("pods"))
 	budgets := cache.NewListWatchFromClient(w.Policy, "poddisruptionbudgets", n.namespace, all)
-	follow(w, budgets, o.budget, nil, missing("disruption budgets"))
+	follow(w, budgets, o.budget, nil, missing("PDBs"))
 	for _, kind := range countedKinds {
 		bare := w.labelled(cluster.Resource("apps", kind+"s"), n.namespace, "!pod-template-hash") // not the ReplicaSets of Deployments
 		changed := func(at time.Time, object *unstructured.Unstructured, gone bool) { o.controller(at, kind, object, gone) }

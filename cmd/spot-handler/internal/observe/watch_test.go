@@ -94,7 +94,7 @@ func TestWatch(t *testing.T) {
 		unread = append(unread, what)
 	}
 	slices.Sort(unread)
-	if diff := cmp.Diff([]string{"disruption budgets of namespace default", "replicasets of namespace default"}, unread); diff != "" {
+	if diff := cmp.Diff([]string{"PDBs of namespace default", "replicasets of namespace default"}, unread); diff != "" {
 		t.Errorf("unread (-want +got):\n%s", diff)
 	}
 }

@@ -45,27 +45,27 @@ func TestPods(t *testing.T) {
 			s.budget("db", "db", 1)
 		}, []string{
 			"db-0 graceful 0..5 :",
-			"db-1 graceful 15..20 : disruption budget db",
-			"db-2 graceful 31..36 : disruption budget db",
+			"db-1 graceful 15..20 : PDB db",
+			"db-2 graceful 31..36 : PDB db",
 		}},
 		"a budget that never lets go": {func(s *scene) {
 			s.pods("StatefulSet", "db", "lost", 1)
 			s.budget("db", "db", 0)
-		}, []string{"db-0 left -..120 : disruption budget db; The disruption budget db needs 1 healthy pods and has 1 currently"}},
+		}, []string{"db-0 left -..120 : PDB db; The disruption budget db needs 1 healthy pods and has 1 currently"}},
 		"and Karpenter deletes what is left": {func(s *scene) {
 			s.Lost[0].Deleted = true
 			s.pods("StatefulSet", "db", "lost", 1)
 			s.budget("db", "db", 0)
-		}, []string{"db-0 left 115..120 : disruption budget db; The disruption budget db needs 1 healthy pods and has 1 currently; Karpenter deletes it"}},
+		}, []string{"db-0 left 115..120 : PDB db; The disruption budget db needs 1 healthy pods and has 1 currently; Karpenter deletes it"}},
 		"and one that is overridden": {func(s *scene) {
 			s.pods("StatefulSet", "db", "lost", 1, annotated(plan.BlockedAnnotation, "delete"))
 			s.budget("db", "db", 0)
-		}, []string{"db-0 forced 80..85 : disruption budget db; The disruption budget db needs 1 healthy pods and has 1 currently"}},
+		}, []string{"db-0 forced 80..85 : PDB db; The disruption budget db needs 1 healthy pods and has 1 currently"}},
 		"and one without a grace period, a second before the drain ends": {func(s *scene) {
 			s.Policy.Margin = 5 * time.Second
 			s.pods("StatefulSet", "db", "lost", 1, annotated(plan.BlockedAnnotation, "delete"), graceOf(0))
 			s.budget("db", "db", 0)
-		}, []string{"db-0 forced 114..114 : disruption budget db; The disruption budget db needs 1 healthy pods and has 1 currently"}},
+		}, []string{"db-0 forced 114..114 : PDB db; The disruption budget db needs 1 healthy pods and has 1 currently"}},
 		"a pod that starts late needs as long again": {func(s *scene) {
 			s.pods("StatefulSet", "db", "other", 1, func(p *corev1.Pod) {
 				p.Status.Conditions = p.Status.Conditions[:1]
@@ -73,12 +73,12 @@ func TestPods(t *testing.T) {
 			})
 			s.pods("StatefulSet", "db", "lost", 1)
 			s.budget("db", "db", 1)
-		}, []string{"db-1 graceful 10..15 : disruption budget db"}},
+		}, []string{"db-1 graceful 10..15 : PDB db"}},
 		"two budgets": {func(s *scene) {
 			s.pods("StatefulSet", "db", "lost", 1)
 			s.budget("db", "db", 1)
 			s.budget("more", "db", 1)
-		}, []string{"db-0 left -..120 : two disruption budgets cover it; This pod has more than one PodDisruptionBudget"}},
+		}, []string{"db-0 left -..120 : two PDBs select it; This pod has more than one PodDisruptionBudget"}},
 		"a grace period that does not fit": {func(s *scene) {
 			s.pods("", "bare", "lost", 1, graceOf(600))
 		}, []string{"bare-0 truncated 0..5 :; its grace period of 600 s does not fit: 109 s are left"}},
@@ -90,8 +90,8 @@ func TestPods(t *testing.T) {
 			s.budget("batch", "batch", 1)
 		}, []string{
 			"batch-0 truncated 0..5 :; its grace period of 600 s does not fit: 109 s are left",
-			"batch-1 truncated 20..25 : disruption budget batch; its grace period of 600 s does not fit",
-			"batch-2 truncated 50..55 : disruption budget batch; its grace period of 600 s does not fit",
+			"batch-1 truncated 20..25 : PDB batch; its grace period of 600 s does not fit",
+			"batch-2 truncated 50..55 : PDB batch; its grace period of 600 s does not fit",
 		}},
 		"a gang leaves together, when the first of it has to": {func(s *scene) {
 			s.lose("first", plan.NoCapacity).Deadline = at.Add(time.Minute)

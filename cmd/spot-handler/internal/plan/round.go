@@ -136,9 +136,9 @@ func (w *world) carryOut(s step) {
 			return
 		}
 		_, again := s.of.refused[p.UID]
-		waitsFor := "two disruption budgets cover it"
+		waitsFor := "two PDBs select it"
 		if by != nil {
-			waitsFor = "disruption budget " + by.Name
+			waitsFor = "PDB " + by.Name
 			if !again {
 				by.report.Refused++
 			}

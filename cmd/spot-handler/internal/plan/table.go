@@ -257,7 +257,7 @@ func answers(a Answers, width int) []string {
 		refused += len(r.Objects)
 		colour, why := console.Bad, r.Why
 		if r.Budget {
-			colour, why = console.Notable, "now, by a disruption budget: "+why
+			colour, why = console.Notable, "now, by a PDB: "+why
 		}
 		of := r.Objects[0]
 		if more := len(r.Objects) - 1; more > 0 {
