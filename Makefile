@@ -4,9 +4,9 @@
 #               one story, or all that the pattern matches
 # make test     every test, as CI runs them; at the end, where the time went
 # make test KUBERNETES=1.33 KARPENTER=1.0
-#               the same on older versions that have pins below e2e/controlplane/binaries:
-#               Kubernetes 1.33, 1.34 and 1.35, Karpenter 1.0; also for story, demo, chaos,
-#               hostile, upgrade and accuracy
+#               the same on other versions that have pins below e2e/controlplane/binaries:
+#               Kubernetes 1.33, 1.34, 1.35 and 1.37, Karpenter 1.0 and 1.15; also for story,
+#               demo, chaos, hostile, upgrade and accuracy
 # make test RECORD=1
 #               the same, and e2e/timing/ran.yaml says what ran and with which result, for the
 #               table of deploy/docs/supported.md; for a commit without changes
@@ -37,7 +37,7 @@
 # test, story, demo, chaos, hostile, upgrade, accuracy and bench build the control plane once
 # (about 9 minutes on 2 cores), test, upgrade, chart and release also Helm (3 minutes), test and
 # lint the linters (2 minutes), test and one story another handler (2 minutes), into the user's
-# cache directory; from then on they start in seconds. An older version of Kubernetes takes about
+# cache directory; from then on they start in seconds. Another version of Kubernetes takes about
 # as long again; test also builds the oldest. unit builds none of them.
 #
 # test and story take no result from Go's cache: that does not see a change of the daemon

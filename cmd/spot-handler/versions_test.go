@@ -18,9 +18,14 @@ import (
 )
 
 // pinned are the modules whose programs the tests build, with their versions.
-func pinned(t *testing.T) (modules []string) {
+func pinned(t *testing.T) []string {
 	t.Helper()
-	for _, pattern := range []string{"chart/binaries", "foreign/binaries", "controlplane/binaries", "controlplane/binaries/*"} {
+	return pinnedIn(t, "chart/binaries", "foreign/binaries", "controlplane/binaries", "controlplane/binaries/*")
+}
+
+func pinnedIn(t *testing.T, directories ...string) (modules []string) {
+	t.Helper()
+	for _, pattern := range directories {
 		files, err := filepath.Glob(filepath.Join("..", "..", "e2e", filepath.FromSlash(pattern), "go.mod"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("no pins in %s: %v", pattern, err)
@@ -62,10 +67,15 @@ func TestVersionsOfManual(t *testing.T) {
 	}
 }
 
-// minors are the minor versions of a module that have pins, the oldest first.
-func minors(t *testing.T, module string) (versions []string) {
+// usual is the minor version of a module that `make test` takes by itself.
+func usual(t *testing.T, module string) string {
 	t.Helper()
-	for _, pin := range pinned(t) {
+	return minors(pinnedIn(t, "controlplane/binaries"), module)[0]
+}
+
+// minors are the minor versions of a module that are pinned, the oldest first.
+func minors(pins []string, module string) (versions []string) {
+	for _, pin := range pins {
 		if version, ok := strings.CutPrefix(pin, module+" v"); ok {
 			parts := strings.Split(version, ".")
 			versions = append(versions, parts[0]+"."+parts[1])
@@ -104,15 +114,15 @@ func runs(t *testing.T) (all []ran) {
 }
 
 // row is what the table says of it.
-func (one ran) row(newestKubernetes, newestKarpenter string) string {
+func (one ran) row(usualKubernetes, usualKarpenter string) string {
 	minor := func(version string) string {
 		return strings.TrimPrefix(version[:max(0, strings.LastIndex(version, "."))], "v")
 	}
 	what := "make test"
-	if v := minor(one.Kubernetes); v != newestKubernetes {
+	if v := minor(one.Kubernetes); v != usualKubernetes {
 		what += " KUBERNETES=" + v
 	}
-	if v := minor(one.Karpenter); v != newestKarpenter {
+	if v := minor(one.Karpenter); v != usualKarpenter {
 		what += " KARPENTER=" + v
 	}
 	when, _ := time.Parse(time.DateOnly, one.Date)
@@ -133,7 +143,9 @@ func (one ran) row(newestKubernetes, newestKarpenter string) string {
 // recorded of a whole run, and one for what `make test` runs on the oldest ones, with the names of
 // these tests. They exist: a pattern that matches none would pass.
 func TestTableOfWhatRan(t *testing.T) {
-	kubernetes, karpenter := minors(t, "k8s.io/kubernetes"), minors(t, "sigs.k8s.io/karpenter")
+	const kubernetesModule, karpenterModule = "k8s.io/kubernetes", "sigs.k8s.io/karpenter"
+	usualKubernetes, usualKarpenter := usual(t, kubernetesModule), usual(t, karpenterModule)
+	oldestKubernetes, oldestKarpenter := minors(pinned(t), kubernetesModule)[0], minors(pinned(t), karpenterModule)[0]
 	var ci struct {
 		Jobs struct {
 			Test struct {
@@ -149,10 +161,9 @@ func TestTableOfWhatRan(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(read(t, filepath.Join(root, ".github", "workflows", "ci.yaml"))), &ci); err != nil {
 		t.Fatal(err)
 	}
-	newest := func(versions []string) string { return versions[len(versions)-1] }
-	want := []string{kubernetes[0] + ", " + karpenter[0]} // a few tests
+	want := []string{oldestKubernetes + ", " + oldestKarpenter} // a few tests
 	for _, run := range ci.Jobs.Test.Strategy.Matrix.Include {
-		want = append(want, cmp.Or(run.Kubernetes, newest(kubernetes))+", "+cmp.Or(run.Karpenter, newest(karpenter)))
+		want = append(want, cmp.Or(run.Kubernetes, usualKubernetes)+", "+cmp.Or(run.Karpenter, usualKarpenter))
 	}
 	table := sectionOf(t, "### What ran")
 	var got []string
@@ -174,7 +185,7 @@ func TestTableOfWhatRan(t *testing.T) {
 	}
 	rows := short
 	for _, run := range runs(t) {
-		rows += run.row(newest(kubernetes), newest(karpenter))
+		rows += run.row(usualKubernetes, usualKarpenter)
 	}
 	for line := range strings.Lines(table) {
 		if regexp.MustCompile(`^\| \d`).MatchString(line) && !strings.Contains(rows, line) {
@@ -182,7 +193,7 @@ func TestTableOfWhatRan(t *testing.T) {
 		}
 	}
 	makefile := read(t, filepath.Join(root, "Makefile"))
-	if oldest := "KUBERNETES=" + kubernetes[0] + " SPOT_HANDLER_E2E_KARPENTER=" + karpenter[0] + "\n"; !strings.Contains(makefile, oldest) {
+	if oldest := "KUBERNETES=" + oldestKubernetes + " SPOT_HANDLER_E2E_KARPENTER=" + oldestKarpenter + "\n"; !strings.Contains(makefile, oldest) {
 		t.Errorf("the oldest versions of the Makefile are not %s", oldest)
 	}
 	_, rest, _ := strings.Cut(makefile, "OLDEST_STORIES :=")

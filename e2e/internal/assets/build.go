@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"go/version"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"strings"
 )
 
@@ -104,12 +107,25 @@ func ModuleDir(ctx context.Context, dir, path string) (string, error) {
 	return strings.TrimSpace(out), err
 }
 
+// newerGo is the version of Go that the module in dir needs, such as go1.26.9, if this one is older.
+func newerGo(dir string) string {
+	content, _ := os.ReadFile(filepath.Join(dir, "go.mod")) // without one, the go command says so
+	found := regexp.MustCompile(`(?m)^go (\S+)$`).FindSubmatch(content)
+	if found == nil || version.Compare("go"+string(found[1]), runtime.Version()) <= 0 {
+		return ""
+	}
+	return "go" + string(found[1])
+}
+
 // Go runs the go command in the module in dir. GOFLAGS of the environment stay, as they may be
 // what makes go work on this machine; a workspace does not, as it would replace the pins.
 func Go(ctx context.Context, dir string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "PWD="+dir)
+	if newer := newerGo(dir); newer != "" {
+		cmd.Env = append(cmd.Env, "GOTOOLCHAIN="+newer) // which the module proxy serves
+	}
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // lets go remove its work directory
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

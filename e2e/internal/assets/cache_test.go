@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -179,6 +180,20 @@ func TestChosenVersion(t *testing.T) {
 		}
 		if !strings.Contains(strings.Join(got, " "), tt.want) {
 			t.Errorf("%s, %s: %s, want %s", tt.kubernetes, tt.karpenter, got, tt.want)
+		}
+	}
+}
+
+// The pins of a version that needs a newer Go are built by it, wherever the go command would take only its own.
+func TestNewerGo(t *testing.T) {
+	own := strings.TrimPrefix(runtime.Version(), "go")
+	for needed, want := range map[string]string{"1.20": "", own: "", "1.99.1": "go1.99.1"} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module x\n\ngo "+needed+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := newerGo(dir); got != want {
+			t.Errorf("a module of go %s is built by %q, want %q", needed, got, want)
 		}
 	}
 }

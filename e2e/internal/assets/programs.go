@@ -34,7 +34,7 @@ type collection struct {
 	of, variable string // the module whose version the environment variable chooses; empty: none does
 }
 
-// pins is the module of the newest versions of the control plane. Below it are modules of older ones.
+// pins is the module of the versions that the tests take by themselves. Below it are modules of others.
 const pins = "e2e/controlplane/binaries"
 
 // sets are the collections of each set.

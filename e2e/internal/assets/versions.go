@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// KubernetesVariable and KarpenterVariable choose older versions of the two, such as 1.33, among those
+// KubernetesVariable and KarpenterVariable choose other versions of the two, such as 1.33, among those
 // that have pins.
 const (
 	KubernetesVariable = "SPOT_HANDLER_E2E_KUBERNETES"
