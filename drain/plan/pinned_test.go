@@ -9,6 +9,27 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// A pod that was made in the second of the cordon is evicted though its grace period is longer than the time
+// left: once it is known whether it comes back, and with what time is left then.
+func TestLongGraceInTheSecondOfTheCordon(t *testing.T) {
+	cordon := now.Add(300 * time.Millisecond)
+	for lead, want := range map[time.Duration]time.Duration{
+		2 * time.Minute:  10 * time.Second,
+		16 * time.Second: 8 * time.Second,
+	} {
+		in := NodeState{Taint: taint, Since: cordon, Capacity: ReadyCapacity, Deadline: now.Add(lead)}
+		p := pod("p", ownedBy("ReplicaSet"), withGrace(300), createdAt(now))
+		sit := Situation{Pods: []*corev1.Pod{p}, NodeState: in, Policy: Policy{Strategy: StrategyAtOnce, Margin: 5 * time.Second}}
+		before, at := Plan(now.Add(want-time.Millisecond), sit)[0], Plan(now.Add(want), sit)[0]
+		if before.Action != Hold || !before.Until.Equal(now.Add(want)) {
+			t.Errorf("%s before the end: %s until %s, want it held until %s", lead, before.Action, before.Until, now.Add(want))
+		}
+		if grace := int64((lead - want - 5*time.Second) / time.Second); at.Action != Evict || at.Grace == nil || *at.Grace != grace {
+			t.Errorf("%s after it came: %s with a grace of %v s, want its eviction with %d", want, at.Action, at.Grace, grace)
+		}
+	}
+}
+
 // A tenant's ReplicaSet whose template names the node has each evicted pod back in the same moment.
 // That ends: each replica is evicted at most twice, however the drain goes, and another tenant's pod
 // is evicted as without.

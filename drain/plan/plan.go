@@ -174,8 +174,15 @@ const schedulerLag = 10 * time.Second
 // marked is when the node was cordoned, in seconds, as the API server notes creations.
 func (s *Situation) marked() time.Time { return s.Since.Truncate(time.Second) }
 
-// cordonSeen is from when on the scheduler puts no pod on the node.
-func (s *Situation) cordonSeen() time.Time { return s.marked().Add(schedulerLag) }
+// cordonSeen is from when on the scheduler is taken to put no pod on the node: with little time left, from
+// halfway to the deadline, so that the pods that it has put there before can still be evicted.
+func (s *Situation) cordonSeen() time.Time {
+	lag := schedulerLag
+	if !s.Deadline.IsZero() {
+		lag = max(0, min(lag, s.Deadline.Sub(s.marked())/2))
+	}
+	return s.marked().Add(lag)
+}
 
 // putHere reports whether a pod was made for this node after it was cordoned, though it does not
 // tolerate that: its controller's template names the node (spec.nodeName), past the scheduler. Evicted,

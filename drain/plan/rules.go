@@ -43,14 +43,14 @@ func when(holds bool, action Action, reason string) (Action, string) {
 }
 
 // isPutHere: a pod that came just after the cordon is either the scheduler's last or one that its
-// controller puts back on this very node. It is evicted once, and as late as is safe; without a
-// deadline, when what comes back is known from that.
+// controller puts back on this very node. It is evicted as late as is safe. One that came too late for
+// that, and every one without a deadline, is evicted when what comes back is known from that, once.
 func isPutHere(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	if !p.putHere(pod) {
 		return "", ""
 	}
-	hold := p.now.Before(d.Latest) || !pod.CreationTimestamp.Time.Before(d.Latest)
-	if d.Latest.IsZero() {
+	hold := p.now.Before(d.Latest)
+	if !hold && !pod.CreationTimestamp.Time.Before(d.Latest) {
 		d.Until, hold = p.cordonSeen(), p.now.Before(p.cordonSeen())
 	}
 	return when(hold, Hold, "has come since the node was marked, and might come again")

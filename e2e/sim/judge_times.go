@@ -74,10 +74,13 @@ func (j *judge) judgeTime(life *podLife, fate *nodeLife) {
 
 // judgeLate: where it was too late for a whole grace period, the pod is asked to end as soon as can be.
 func (j *judge) judgeLate(life *podLife, able time.Time, held bool) {
-	// One that came with the cordon, or in the 10 s after it, may be put back by its controller again and again.
-	comes := able.Sub(life.pod.CreationTimestamp.Time) < 12*time.Second
+	// One that came with the cordon, or in the 10 s after it, might be put back by its controller: it is evicted
+	// when that is known.
+	if comes := life.pod.CreationTimestamp.Add(12 * time.Second); able.Before(comes) {
+		able = comes
+	}
 	disturbed := j.w.disturbed(able.Sub(j.w.began), life.gone.Sub(j.w.began))
-	if !life.asked.IsZero() || held || comes || life.gone.Sub(able) < recovery || disturbed {
+	if !life.asked.IsZero() || held || life.gone.Sub(able) < recovery || disturbed {
 		return
 	}
 	j.breaks(graceKept, "pod %s on %s could leave from %.3f to %.3f, if not with its whole grace period, and was never asked to end",
