@@ -58,6 +58,7 @@ func (s Situation) Departures() map[Gang]Departure {
 // to leave goes on, even where the pod that was the reason has gone.
 type Gangs struct {
 	of map[Gang]*leavingGang
+	on map[string]map[Gang]struct{} // by node
 }
 
 type leavingGang struct {
@@ -66,53 +67,71 @@ type leavingGang struct {
 }
 
 // NewGangs returns a Gangs that knows of none.
-func NewGangs() *Gangs { return &Gangs{of: map[Gang]*leavingGang{}} }
+func NewGangs() *Gangs {
+	return &Gangs{of: map[Gang]*leavingGang{}, on: map[string]map[Gang]struct{}{}}
+}
 
 // Report takes in what the pods of a node decide, and returns the other nodes that have to be
-// planned again because of it. With nil the node has no part any more.
+// planned again because of it, in order. With nil the node has no part any more.
 func (g *Gangs) Report(now time.Time, node string, own map[Gang]Departure) (others []string) {
 	for gang, departure := range own {
-		if g.of[gang] == nil {
-			g.of[gang] = &leavingGang{nodes: map[string]Departure{}}
-		}
+		g.join(node, gang)
 		g.of[gang].nodes[node] = departure
 	}
 	again := map[string]bool{}
-	for gang, of := range g.of {
-		if _, has := of.nodes[node]; !has {
-			continue
-		}
+	for gang := range g.on[node] {
+		of := g.of[gang]
 		if _, still := own[gang]; !still {
-			delete(of.nodes, node)
+			g.leave(node, gang)
 		}
-		if len(of.nodes) == 0 {
-			delete(g.of, gang)
-			continue
-		}
-		all := Departure{Now: of.Now, Asked: of.Asked}
-		for _, departure := range of.nodes {
-			all = all.with(departure)
-		}
-		all.Now = all.Now || !all.At.IsZero() && !now.Before(all.At)
-		if all == of.Departure {
-			continue
-		}
-		of.Departure = all
-		for other := range of.nodes {
-			again[other] = true
+		if of.renew(now) {
+			for other := range of.nodes {
+				again[other] = true
+			}
 		}
 	}
 	delete(again, node)
-	return slices.Collect(maps.Keys(again))
+	return slices.Sorted(maps.Keys(again))
+}
+
+func (g *Gangs) join(node string, gang Gang) {
+	if g.of[gang] == nil {
+		g.of[gang] = &leavingGang{nodes: map[string]Departure{}}
+	}
+	if g.on[node] == nil {
+		g.on[node] = map[Gang]struct{}{}
+	}
+	g.on[node][gang] = struct{}{}
+}
+
+func (g *Gangs) leave(node string, gang Gang) {
+	delete(g.of[gang].nodes, node)
+	if len(g.of[gang].nodes) == 0 {
+		delete(g.of, gang)
+	}
+	delete(g.on[node], gang)
+	if len(g.on[node]) == 0 {
+		delete(g.on, node)
+	}
+}
+
+// renew works out when the gang leaves, and reports whether that has changed.
+func (l *leavingGang) renew(now time.Time) bool {
+	all := Departure{Now: l.Now, Asked: l.Asked}
+	for _, departure := range l.nodes {
+		all = all.with(departure)
+	}
+	all.Now = all.Now || !all.At.IsZero() && !now.Before(all.At)
+	changed := all != l.Departure
+	l.Departure = all
+	return changed
 }
 
 // Of are the departures of the gangs of a node that has reported, never nil.
 func (g *Gangs) Of(node string) map[Gang]Departure {
-	all := map[Gang]Departure{}
-	for gang, of := range g.of {
-		if _, has := of.nodes[node]; has {
-			all[gang] = of.Departure
-		}
+	all := make(map[Gang]Departure, len(g.on[node]))
+	for gang := range g.on[node] {
+		all[gang] = g.of[gang].Departure
 	}
 	return all
 }
