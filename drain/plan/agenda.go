@@ -7,7 +7,8 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// agenda is what is due when.
+// agenda is what is due when. What is due at the same time comes in an order of its own, whatever order it was
+// entered in: that can be a map's.
 type agenda[T comparable] struct {
 	at   map[T]time.Time
 	heap dates[T] // the entries that at does not have are outdated
@@ -18,7 +19,9 @@ type date[T comparable] struct {
 	at time.Time
 }
 
-func newAgenda[T comparable]() agenda[T] { return agenda[T]{at: map[T]time.Time{}} }
+func newAgenda[T comparable](order func(a, b T) int) agenda[T] {
+	return agenda[T]{at: map[T]time.Time{}, heap: dates[T]{order: order}}
+}
 
 // set has it due then, and at no other time.
 func (a *agenda[T]) set(of T, at time.Time) {
@@ -40,8 +43,8 @@ func (a *agenda[T]) drop(of T) { delete(a.at, of) }
 
 // next is when the first is due; zero if there is none.
 func (a *agenda[T]) next() time.Time {
-	for len(a.heap) > 0 {
-		first := a.heap[0]
+	for a.heap.Len() > 0 {
+		first := a.heap.list[0]
 		if at, ok := a.at[first.of]; ok && at.Equal(first.at) {
 			return first.at
 		}
@@ -60,17 +63,27 @@ func (a *agenda[T]) take(now time.Time) (of T, ok bool) {
 	return of, true
 }
 
-type dates[T comparable] []date[T]
+// dates has the earliest first.
+type dates[T comparable] struct {
+	list  []date[T]
+	order func(a, b T) int // of those at the same time
+}
 
-func (h dates[T]) Len() int           { return len(h) }
-func (h dates[T]) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
-func (h dates[T]) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *dates[T]) Push(x any)        { *h = append(*h, x.(date[T])) }
+func (h *dates[T]) Len() int { return len(h.list) }
+func (h *dates[T]) Less(i, j int) bool {
+	a, b := h.list[i], h.list[j]
+	if order := a.at.Compare(b.at); order != 0 {
+		return order < 0
+	}
+	return h.order(a.of, b.of) < 0
+}
+func (h *dates[T]) Swap(i, j int) { h.list[i], h.list[j] = h.list[j], h.list[i] }
+func (h *dates[T]) Push(x any)    { h.list = append(h.list, x.(date[T])) }
 func (h *dates[T]) Pop() any {
-	old := *h
-	last := old[len(old)-1]
-	old[len(old)-1] = date[T]{}
-	*h = old[:len(old)-1]
+	end := len(h.list) - 1
+	last := h.list[end]
+	h.list[end] = date[T]{}
+	h.list = h.list[:end]
 	return last
 }
 

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -75,12 +76,12 @@ func NewFleet(policy Policy, atOnce int, seed uint64) *Fleet {
 		underWay:    map[types.UID]bool{},
 		waiting:     map[string]map[*tracked]struct{}{},
 		limiter:     newLimiter(atOnce),
-		plans:       newAgenda[*node](),
-		recounts:    newAgenda[types.NamespacedName](),
-		retries:     newAgenda[*tracked](),
-		relook:      newAgenda[Subject](),
+		plans:       newAgenda(byNode),
+		recounts:    newAgenda(byName),
+		retries:     newAgenda(byPod),
+		relook:      newAgenda(bySubject),
 		sent:        map[types.UID]exit{},
-		forgets:     newAgenda[types.UID](),
+		forgets:     newAgenda(cmp.Compare[types.UID]),
 	}
 }
 
@@ -163,7 +164,7 @@ func (f *Fleet) Apply(now time.Time, e Event) {
 // planned.
 const plansAtOnce = 64
 
-// Next returns what to do now.
+// Next returns what to do now. After the same events at the same times it returns the same, in the same order.
 func (f *Fleet) Next(now time.Time) Todo {
 	f.now = now
 	for uid, ok := f.forgets.take(now); ok; uid, ok = f.forgets.take(now) {
@@ -196,6 +197,9 @@ func (f *Fleet) Next(now time.Time) Todo {
 	}
 	todo := f.todo
 	f.todo = Todo{}
+	for _, list := range [][]Subject{todo.Unwatch, todo.Watch, todo.LookUp} {
+		slices.SortFunc(list, bySubject)
+	}
 	slices.Sort(todo.Changed)
 	todo.Changed = slices.Compact(todo.Changed)
 	todo.Wake = earliest(wake, f.plans.next(), f.recounts.next(), f.retries.next(), f.relook.next())
@@ -468,7 +472,7 @@ func (f *Fleet) planWaves() {
 			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 		})
 		var nodes []Situation
-		for _, n := range f.nodes {
+		for _, n := range slices.SortedFunc(maps.Values(f.nodes), byNode) {
 			if n.draining && !n.canceled && !n.known.IsZero() {
 				sit := n.sit
 				f.renew(n, &sit, n.state)

@@ -2,7 +2,9 @@ package plan
 
 import (
 	"cmp"
+	"maps"
 	"reflect"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -105,6 +107,17 @@ func (f *Fleet) wantsRequest(t *tracked) bool {
 		return false
 	}
 	return d.Action.Requests() || d.Waits
+}
+
+func byNode(a, b *node) int { return cmp.Compare(a.name, b.name) }
+
+func byPod(a, b *tracked) int {
+	return cmp.Or(
+		cmp.Compare(a.pod.Namespace, b.pod.Namespace),
+		cmp.Compare(a.pod.Name, b.pod.Name),
+		cmp.Compare(a.pod.UID, b.pod.UID),
+		byNode(a.node, b.node),
+	)
 }
 
 func newNode(name string, now time.Time) *node {
@@ -442,7 +455,7 @@ func (f *Fleet) reportMeaningless(n *node, d Decision) {
 // result counts the node's pods, each once, and returns those that are still there and were not sent away.
 func (n *node) result() (r interruption.Pods, left []Left) {
 	sit := Situation{NodeState: n.state}
-	for _, t := range n.tracked {
+	for _, t := range slices.SortedFunc(maps.Values(n.tracked), byPod) {
 		pod := n.pods[t.pod.UID]
 		t.gone = pod == nil || sit.notOurs(pod) != ""
 		if !t.gone && pod.DeletionTimestamp != nil {

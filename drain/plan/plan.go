@@ -71,7 +71,13 @@ func precedes(aDue time.Time, a *corev1.Pod, bDue time.Time, b *corev1.Pod) int 
 // byUrgency orders the pods of one node: the longest grace period first, and among equals
 // those with volumes, which still have to be detached afterwards.
 func byUrgency(a, b *corev1.Pod) int {
-	return cmp.Or(cmp.Compare(Grace(b), Grace(a)), byVolumes(a, b), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	return cmp.Or(
+		cmp.Compare(Grace(b), Grace(a)),
+		byVolumes(a, b),
+		cmp.Compare(a.Namespace, b.Namespace),
+		cmp.Compare(a.Name, b.Name),
+		cmp.Compare(a.UID, b.UID),
+	)
 }
 
 func byVolumes(a, b *corev1.Pod) int {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -27,6 +28,12 @@ const (
 type Subject struct {
 	Kind Kind
 	Name types.NamespacedName
+}
+
+func bySubject(a, b Subject) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), byName(a.Name, b.Name)) }
+
+func byName(a, b types.NamespacedName) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
 func ofNamespace(kind Kind, namespace string) Subject {
