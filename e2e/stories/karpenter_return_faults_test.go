@@ -35,14 +35,14 @@ func TestDisturbedOnTheWayBack(t *testing.T) {
 		s.service(pool, replicas, func(d *controlplane.DeploymentSpec) {
 			d.CPU, d.NodeSelector = "500m", team(pool)
 			d.ReadyAfter, d.StopAfter, d.Grace = &ready, &stop, 20*time.Second
-			d.MaxSurge, d.BudgetMaxUnavailable = percent(25), percent(25)
+			d.MaxSurge, d.BudgetMaxUnavailable = percent(100), percent(25)
 		})
 		moves[pool] = s.watchMoves(pool, replicas)
 	}
 	server, queue := s.sqs()
-	leader := s.runReplica(server, queue, "--calm=30s")
+	leader := s.runReplica(server, queue, "--calm=90s")
 	s.waitLine(leader, "leading")
-	s.runReplica(server, queue, "--calm=30s")
+	s.runReplica(server, queue, "--calm=90s")
 	for _, pool := range pools {
 		interrupt(queue, lost[pool], 2*time.Minute)
 	}
