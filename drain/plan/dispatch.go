@@ -50,7 +50,8 @@ const (
 // https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/registry/core/pod/storage/eviction.go
 //
 // If they take longer than that, as they wait for an admission webhook, as many are under way as the
-// budget allows. They begin a moment apart, so that they don't all come to the budget at the same time.
+// budget allows. They begin a moment apart, so that they don't all come to the budget at the same time, and
+// farther apart while they still meet there: see [lane].
 type group struct {
 	key    groupKey
 	pods   urgency // the most urgent first
@@ -59,20 +60,8 @@ type group struct {
 
 	since     time.Time // when the first pod came
 	gathering bool      // none goes yet, as more urgent ones can still come
-	underWay  int
-	last      time.Time // when the last request began
-	slow      bool      // requests take longer than laneSlow
+	lane      lane
 }
-
-const (
-	// laneTime is how long one request can keep the others of its budget waiting, whatever that allows.
-	laneTime = 250 * time.Millisecond
-	// laneSlow is how long a request takes that does not wait for the budget's status: an eviction takes
-	// milliseconds, so an admission webhook is slow.
-	laneSlow = 50 * time.Millisecond
-	// laneApart is how far apart requests begin that are under way at the same time.
-	laneApart = 10 * time.Millisecond
-)
 
 // The nodes that are lost together are planned one by one. Where not all of their pods can go, those
 // that are due first go first, so they have to be known.
@@ -116,7 +105,7 @@ func (f *Fleet) place(t *tracked) {
 		g = &group{key: key}
 		f.groups[key] = g
 	}
-	if len(g.pods) == 0 && len(g.parked) == 0 && g.underWay == 0 {
+	if len(g.pods) == 0 && len(g.parked) == 0 && g.lane.underWay == 0 {
 		g.since, g.gathering = f.now, f.gathers(g, t)
 	}
 	t.group = g
@@ -144,7 +133,7 @@ func (f *Fleet) unplace(t *tracked) {
 
 // tidy forgets a group that nobody waits in.
 func (f *Fleet) tidy(g *group) {
-	if len(g.pods) == 0 && len(g.parked) == 0 && g.underWay == 0 && f.groups[g.key] == g {
+	if len(g.pods) == 0 && len(g.parked) == 0 && g.lane.underWay == 0 && f.groups[g.key] == g {
 		delete(f.groups, g.key)
 	}
 }
@@ -195,15 +184,7 @@ func (f *Fleet) opensAt(g *group) (at time.Time, never bool) {
 		return time.Time{}, g.tried >= offers
 	case theirBudget:
 		allowed, _ := f.allows(g)
-		switch {
-		case g.underWay == 0:
-			return time.Time{}, false
-		case g.underWay >= allowed:
-			return g.last.Add(laneTime), false
-		case g.slow:
-			return g.last.Add(laneApart), false
-		}
-		return g.last.Add(laneSlow), false
+		return g.lane.opensAt(allowed), false
 	}
 	return time.Time{}, false
 }
@@ -312,9 +293,7 @@ func (f *Fleet) begin(t *tracked, d Decision) {
 		r.Granted = granted(t.pod, f.budgetsOf(t.pod), f.now)
 	}
 	if g := t.group; g.key.wait == theirBudget {
-		g.slow = g.slow || g.underWay > 0
-		g.underWay++
-		g.last = f.now
+		g.lane.begin(f.now)
 		r.lane = g
 	}
 	f.underWay[t.pod.UID] = true
@@ -379,8 +358,7 @@ func (e Replied) apply(f *Fleet) {
 	r, t := e.Request, e.Request.of
 	f.limiter.end(f.now, r.seat, e.Reply.busy())
 	if g := r.lane; g != nil {
-		g.underWay--
-		g.slow = f.now.Sub(r.began) > laneSlow
+		g.lane.end(f.now.Sub(r.began))
 		f.tidy(g)
 	}
 	delete(f.underWay, t.pod.UID)

@@ -127,8 +127,8 @@ func TestSlowEvictionsUnderABudget(t *testing.T) {
 	}{
 		{9, 20 * ms, []time.Duration{0, 20 * ms, 40 * ms, 60 * ms, 80 * ms}},
 		{1, time.Minute, []time.Duration{0, 250 * ms, 500 * ms, 750 * ms, 1000 * ms}},
-		{3, time.Minute, []time.Duration{0, 50 * ms, 60 * ms, 310 * ms, 560 * ms}},
-		{9, time.Minute, []time.Duration{0, 50 * ms, 60 * ms, 70 * ms, 80 * ms}},
+		{3, time.Minute, []time.Duration{0, 50 * ms, 100 * ms, 350 * ms, 600 * ms}},
+		{9, time.Minute, []time.Duration{0, 50 * ms, 100 * ms, 150 * ms, 200 * ms}},
 	} {
 		t.Run(fmt.Sprint(tt.allowed, " ", tt.takes), func(t *testing.T) {
 			s := underBudget(t, len(tt.want), tt.allowed, tt.takes)
