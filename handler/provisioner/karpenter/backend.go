@@ -37,6 +37,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -145,8 +146,11 @@ type Backend struct {
 	claims *claimWatch
 	ledger *ledger
 	keeper *keeper
-	log    zerolog.Logger
-	said   provisioner.Once
+	// limitRefusals has no pool as a label: pools come and go, and it would have no value at the start.
+	// Events say which pool it was.
+	limitRefusals prometheus.Counter
+	log           zerolog.Logger
+	said          provisioner.Once
 }
 
 var _ provisioner.Backend = (*Backend)(nil)
@@ -157,8 +161,12 @@ func New(opts Options) *Backend {
 		opts:     opts,
 		refusals: newReadCache[interruption.Replacement](refusedFor, nil),
 		inVain:   newReadCache[string](offerings.Lately, nil),
-		ledger:   newLedger(opts.Dynamic, opts.Registerer),
-		log:      opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
+		ledger:   newLedger(opts.Dynamic),
+		limitRefusals: promauto.With(opts.Registerer).NewCounter(prometheus.CounterOpts{
+			Name: "spot_handler_pool_limit_refusals_total",
+			Help: "Times that a fallback pool was not taken because its limits left no room for the replacement.",
+		}),
+		log: opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
 	}
 	b.pools = newReadCache(poolTTL, b.readPools)
 	b.daemons = newReadCache(poolTTL, b.readDaemons)

@@ -82,6 +82,10 @@ func TestChoice(t *testing.T) {
 				t.Fatal(err)
 			}
 			wantState(t, chosen, tt.state, tt.reason)
+			refused := c.limitRefusals()
+			if full := strings.HasPrefix(tt.reason, "limit of NodePool fallback"); (refused > 0) != full {
+				t.Errorf("%v refusals by the limits of a fallback pool counted", refused)
+			}
 			for range 2 { // level-triggered
 				rec.Replacement = &chosen
 				got, err := c.p.Request(t.Context(), node, rec, n)

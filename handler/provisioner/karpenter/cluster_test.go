@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -151,6 +152,16 @@ func (c *cluster) wantNotified(want bool) {
 }
 
 // wantCount compares the counter of a result, of whichever backend.
+// limitRefusals is how often the limits of a fallback pool are said to have left no room.
+func (c *cluster) limitRefusals() float64 {
+	c.t.Helper()
+	var m dto.Metric
+	if err := c.b.limitRefusals.Write(&m); err != nil {
+		c.t.Fatal(err)
+	}
+	return m.GetCounter().GetValue()
+}
+
 func (c *cluster) wantCount(result string, want float64) {
 	c.t.Helper()
 	got, shown := 0.0, 0

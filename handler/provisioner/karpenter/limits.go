@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -41,8 +39,6 @@ type ledger struct {
 
 	mu       sync.Mutex
 	unlisted map[string]*unlistedClaim // by NodeClaim
-
-	refusals prometheus.Counter
 }
 
 // usage is what a pool's claims came to at some time.
@@ -59,16 +55,8 @@ type unlistedClaim struct {
 	at   time.Time
 }
 
-func newLedger(client dynamic.Interface, reg prometheus.Registerer) *ledger {
-	l := &ledger{
-		client:   client,
-		unlisted: map[string]*unlistedClaim{},
-		// Events say which pool it was: pools come and go, and a label would have no value at the start.
-		refusals: promauto.With(reg).NewCounter(prometheus.CounterOpts{
-			Name: "spot_handler_pool_limit_refusals_total",
-			Help: "Times that a fallback pool was not taken because its limits left no room for the replacement.",
-		}),
-	}
+func newLedger(client dynamic.Interface) *ledger {
+	l := &ledger{client: client, unlisted: map[string]*unlistedClaim{}}
 	l.usages = newReadCache(poolTTL, l.read)
 	return l
 }
@@ -156,18 +144,14 @@ func (l *ledger) counts(u *usage, claim string) bool {
 	return listed || l.unlisted[claim] != nil
 }
 
-// full is what refusal says, with the pool's usage known, and counts the refusal.
+// full is what refusal says, with the pool's usage known.
 func (l *ledger) full(u *usage, pool *nodePool, claim string, size corev1.ResourceList) string {
 	if l.counts(u, claim) {
 		return ""
 	}
 	more := withNode(size)
 	room.Add(more, l.pending(u, pool))
-	full := exceeded(pool, u.sum, more)
-	if full != "" {
-		l.refusals.Inc()
-	}
-	return full
+	return exceeded(pool, u.sum, more)
 }
 
 // forget drops a claim that was not made or no longer exists.

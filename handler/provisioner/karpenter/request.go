@@ -133,6 +133,7 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (interruption.Replac
 		return r, err
 	}
 	if full != "" {
+		b.countRefusal(o, full)
 		return failedIn(o.pool.Name, full), nil
 	}
 	u, err := b.opts.Dynamic.Resource(nodeClaimResource).Create(ctx, order, metav1.CreateOptions{FieldManager: fieldManager})

@@ -169,7 +169,17 @@ func (b *Backend) full(ctx context.Context, o claimOrder) (full string, err erro
 	if err != nil {
 		return "", err
 	}
-	return b.ledger.refusal(ctx, o.pool, o.name(), o.size)
+	full, err = b.ledger.refusal(ctx, o.pool, o.name(), o.size)
+	b.countRefusal(o, full)
+	return full, err
+}
+
+// countRefusal counts that the limits of a fallback pool leave no room. A pool that is asked for a spot
+// instance is none: the node moves to a fallback pool instead or, on the way back, stays on demand.
+func (b *Backend) countRefusal(o claimOrder, full string) {
+	if full != "" && o.capacity == "" {
+		b.limitRefusals.Inc()
+	}
 }
 
 // exceeds reports whether a has more of something than there is left.

@@ -1,9 +1,11 @@
 package karpenter
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -41,7 +43,7 @@ type wayBack struct {
 	calm  time.Duration // that it stays, and that an offering must have lost nothing before it goes there
 
 	tried time.Time // when the last attempt came to nothing; zero: there was none
-	cause string    // why, if this process knows
+	cause string    // why, if that is known
 
 	field field
 	last  map[offerings.Offering]time.Time // when each offering last lost a node, in whatever pool
@@ -53,7 +55,7 @@ func (w wayBack) stay(now time.Time) (until time.Time, why string) {
 	until, why = w.since.Add(w.calm), fmt.Sprintf("its spot node was interrupted within %s", w.calm)
 	if !w.tried.IsZero() {
 		if again := w.tried.Add(w.putOff()); again.After(until) {
-			until, why = again, "the last attempt to go back, at "+w.tried.UTC().Format(time.RFC3339)+", came to nothing"
+			until, why = again, cameToNothing(w.tried)
 			if w.cause != "" {
 				why += ": " + w.cause
 			}
@@ -71,6 +73,20 @@ func (w wayBack) stay(now time.Time) (until time.Time, why string) {
 // putOff is how long after an attempt the next one follows: the older the replacement, the longer.
 func (w wayBack) putOff() time.Duration {
 	return min(max(w.tried.Sub(w.since)/2, w.calm, shortestPutOff), max(longestPutOff, w.calm))
+}
+
+// cameToNothing says that the attempt of that time did.
+func cameToNothing(tried time.Time) string {
+	return "the last attempt to go back, at " + tried.UTC().Format(time.RFC3339) + ", came to nothing"
+}
+
+// shownCause is why the attempt of that time came to nothing, as a leader before this one has shown it on the
+// Node; empty if none has.
+func shownCause(node *corev1.Node, tried time.Time) string {
+	if cause, shown := strings.CutPrefix(HeldOf(node).Why, cameToNothing(tried)+": "); shown {
+		return cause
+	}
+	return ""
 }
 
 // firstCalm is when the first of the lost offerings is calm again.
@@ -138,7 +154,8 @@ func (k *keeper) wayBackOf(claim *Claim, node *corev1.Node, pool *nodePool, calm
 	}
 	w.last, known = k.b.opts.Offerings.LastLosses(time.Now().Add(-calm))
 	if node != nil {
-		w.tried, w.cause = triedToReturn(node), k.held.causeOf(node.Name)
+		w.tried = triedToReturn(node)
+		w.cause = cmp.Or(k.held.causeOf(node.Name), shownCause(node, w.tried))
 	}
 	return w, known
 }

@@ -374,6 +374,9 @@ func TestNoWayBack(t *testing.T) {
 			if cause := r.b.keeper.held.causeOf(replacementNode); cause != got.Reason {
 				t.Errorf("remembered as %q, want %q", cause, got.Reason)
 			}
+			if n := r.limitRefusals(); n != 0 {
+				t.Errorf("%v refusals counted: a source pool is no fallback pool", n)
+			}
 		})
 	}
 }
@@ -416,6 +419,42 @@ func TestWayBackInVain(t *testing.T) {
 		if len(r.notices) != 2 {
 			t.Errorf("%d notices, want another one", len(r.notices))
 		}
+	})
+}
+
+// The next leader says why the last attempt came to nothing as the one before has shown it, and takes nothing
+// else for that.
+func TestNextLeaderKnowsWhyNoWayBack(t *testing.T) {
+	tried := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	for shown, want := range map[string]string{
+		cameToNothing(tried) + ": NodePool spot is gone":                      "NodePool spot is gone",
+		cameToNothing(tried):                                                  "",
+		cameToNothing(tried.Add(-time.Hour)) + ": NodePool spot is gone":      "", // an attempt before
+		"its spot node was interrupted within 30m0s":                          "",
+		strings.Repeat("x", maxHeld) + cameToNothing(tried) + ": a kubelet's": "",
+	} {
+		text, err := json.Marshal(Held{Why: shown})
+		if err != nil {
+			t.Fatal(err)
+		}
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{HeldAnnotation: string(text)}}}
+		if got := shownCause(node, tried); got != want {
+			t.Errorf("of %.80q: %q, want %q", shown, got, want)
+		}
+	}
+	bubble(t, "shown", func(t *testing.T) {
+		r := newReturning(t, spotPool("m5.large", "m6i.large"), fallbackPool(t))
+		time.Sleep(DefaultCalm + heldCheck)
+		off := time.Now().UTC()
+		r.node = r.node.DeepCopy()
+		delete(r.node.Annotations, interruption.Annotation)
+		why, _ := json.Marshal(Held{Why: cameToNothing(off) + ": NodePool spot is full", Until: off})
+		metav1.SetMetaDataAnnotation(&r.node.ObjectMeta, HeldAnnotation, string(why))
+		past, _ := json.Marshal(interruption.Past{{Kind: interruption.RebalanceRecommendation, Source: interruption.Return, Noticed: off, Received: off, Off: off}})
+		metav1.SetMetaDataAnnotation(&r.node.ObjectMeta, interruption.PastAnnotation, string(past))
+		r.nodes.put(r.node)
+		time.Sleep(5 * heldCheck)
+		r.wantShown("came to nothing: NodePool spot is full", 25*time.Minute)
 	})
 }
 
