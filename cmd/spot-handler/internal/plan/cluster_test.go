@@ -143,7 +143,7 @@ func (s *scene) deploymentOf(name string, replicas, maxSurge int64) {
 func (s *scene) budget(name, app string, maxUnavailable int) {
 	most := intstr.FromInt32(int32(maxUnavailable))
 	s.Budgets = append(s.Budgets, &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID("pdb-" + name)},
 		Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &most, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
 	})
 }

@@ -59,7 +59,6 @@ func (w *world) makerOf(p *pod) (*controller, *workload) {
 	of := w.workloads[key]
 	if of == nil {
 		of = &workload{
-			ledger:    plan.NewReplicaLedger(),
 			namespace: p.Namespace,
 			name:      name,
 			pods:      map[types.UID]*pod{},
@@ -67,6 +66,9 @@ func (w *world) makerOf(p *pod) (*controller, *workload) {
 			of:        plan.DeploymentOf(p.Pod),
 		}
 		of.deployment = w.in.Deployments[of.of]
+		if of.of.Name != "" {
+			w.deployments[of.of] = of
+		}
 		w.workloads[key] = of
 	}
 	if owner == nil {

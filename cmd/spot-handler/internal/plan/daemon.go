@@ -1,9 +1,8 @@
 // Package plan forecasts what would become of every pod if nodes were taken now.
 //
 // [Daemon.Forecast] plays the interruption in virtual time, on a copy of the cluster that was read before.
-// Every decision about a pod of a lost node is [plan.Plan]'s: the engine asks it whenever something
-// has changed, as the drain does, and carries out what it says. All else is played: the API server
-// that refuses evictions by disruption budgets, the controllers that make replacement pods, the
+// The drain is the daemon's own: a [plan.Fleet] is shown what it watches, and what it requests is carried
+// out. All else is played: the API server that refuses evictions by disruption budgets, the controllers that make replacement pods, the
 // scheduler that places them, the kubelets that start and stop pods, the replacement node that boots,
 // and the deadline, at which the rest is lost.
 //
@@ -106,8 +105,8 @@ func (d *Daemon) Forecast(
 	in.Unread = slices.Clone(read.Unread)
 	d.lose(&in, lost, loss)
 	in.loseInterrupted()
+	first := firstDecisions(in)
 	w := newWorld(in)
-	first := w.firstDecisions()
 	for _, l := range w.lost {
 		if !l.Underway {
 			d.replace(ctx, w, &l.Lost, first[l.Name()])
@@ -208,12 +207,21 @@ func (in *Input) loseInterrupted() {
 	}
 }
 
+// knownWithin is how long it takes until enough is known about a node's pods to ask for a replacement.
+const knownWithin = time.Second
+
 // firstDecisions are what the drain decides about the pods of each lost node, by name, when its notice
 // has come and a replacement is pending: before one is asked for, which these decisions size.
-func (w *world) firstDecisions() map[string][]plan.Decision {
+func firstDecisions(in Input) map[string][]plan.Decision {
+	w := newWorld(in)
+	for _, l := range w.lost {
+		w.apply(plan.Prepare{Node: l.Name(), State: l.state()})
+	}
+	w.run(w.now.Add(knownWithin))
 	first := map[string][]plan.Decision{}
 	for _, l := range w.lost {
-		first[l.Name()] = plan.Plan(l.Noticed, w.situation(l))
+		view, _ := w.fleet.View(interruption.Later(w.now, l.Noticed), l.Name(), l.state())
+		first[l.Name()] = view.Plan
 	}
 	return first
 }

@@ -313,7 +313,6 @@ func TestDryRunOfPods(t *testing.T) {
 	s.pods("StatefulSet", "db", "lost", 1)
 	s.pods("StatefulSet", "leaving", "lost", 1, func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.NewTime(at)) })
 	s.pods("DaemonSet", "agent", "lost", 1)
-	w := newWorld(s.Input)
 	q := &Requests{DryRun: true}
 	refused := errors.New("connection refused")
 	client := coreOver(t, func(path string) error {
@@ -322,12 +321,12 @@ func TestDryRunOfPods(t *testing.T) {
 		}
 		return nil
 	})
-	err := q.drain(t.Context(), client, w.firstDecisions()["lost"], at)
+	err := q.drain(t.Context(), client, firstDecisions(s.Input)["lost"], at)
 	if err == nil || !strings.Contains(err.Error(), "try to evict pods/shop/db-0") {
 		t.Errorf("%v, want the request that nobody answered", err)
 	}
 	q = &Requests{DryRun: true}
-	if err := q.drain(t.Context(), coreOver(t, func(string) error { return nil }), w.firstDecisions()["lost"], at); err != nil {
+	if err := q.drain(t.Context(), coreOver(t, func(string) error { return nil }), firstDecisions(s.Input)["lost"], at); err != nil {
 		t.Fatal(err)
 	}
 	if got := q.result(); got.Tried != 3 || len(got.Refused) != 0 {

@@ -227,7 +227,7 @@ func (w *world) result() Forecast {
 	for _, namespace := range slices.Sorted(maps.Keys(w.budgets)) {
 		for _, b := range w.budgets[namespace] {
 			if b.report.Covers > 0 && asked(b.users) {
-				b.update(w)
+				b.account(w)
 				f.Budgets = append(f.Budgets, b.report)
 			}
 		}

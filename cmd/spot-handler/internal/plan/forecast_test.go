@@ -24,7 +24,7 @@ func TestPods(t *testing.T) {
 		"a Deployment is surged, one by one": {func(s *scene) {
 			s.deployment("web", "lost", 2)
 		}, []string{
-			"web-0 graceful 10..15 surge: surged: waits for its replacement pod",
+			"web-0 graceful 11..16 surge: surged: waits for its replacement pod",
 			"web-1 graceful 21..26 surge: waits for a slot: maxSurge of Deployment web is in use",
 		}},
 		"without room for replacement pods they leave at the latest": {func(s *scene) {
@@ -45,7 +45,7 @@ func TestPods(t *testing.T) {
 			s.budget("db", "db", 1)
 		}, []string{
 			"db-0 graceful 0..5 :",
-			"db-1 graceful 15..20 : PDB db",
+			"db-1 graceful 16..21 : PDB db",
 			"db-2 graceful 31..36 : PDB db",
 		}},
 		"a budget that never lets go": {func(s *scene) {
@@ -91,7 +91,7 @@ func TestPods(t *testing.T) {
 		}, []string{
 			"batch-0 truncated 0..5 :; its grace period of 600 s does not fit: 109 s are left",
 			"batch-1 truncated 20..25 : PDB batch; its grace period of 600 s does not fit",
-			"batch-2 truncated 50..55 : PDB batch; its grace period of 600 s does not fit",
+			"batch-2 truncated 50..56 : PDB batch; its grace period of 600 s does not fit",
 		}},
 		"a gang leaves together, when the first of it has to": {func(s *scene) {
 			s.lose("first", plan.NoCapacity).Deadline = at.Add(time.Minute)

@@ -13,8 +13,8 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// beginsAfter is how long after the notice the first plan is made: the record is written and seen,
-// and the node's pods, their budgets and their Deployments are read.
+// beginsAfter is how long after the notice the drain begins: the record is written and seen, and a
+// replacement is asked for.
 const beginsAfter = 500 * time.Millisecond
 
 // lastRound is how long what is due when the drain ends takes to be planned and carried out, which still
@@ -35,14 +35,16 @@ func (w *world) announce() {
 
 // begin starts the drain, and has the replacement boot.
 func (w *world) begin(l *lostNode) {
-	l.begun = true
+	if l.over {
+		return
+	}
 	switch l.Capacity {
 	case plan.ReadyCapacity:
 		l.ready = w.now
 	case plan.PendingCapacity:
 		w.at(l.Noticed.Add(w.in.Assumptions.Boot.Duration()), podsFirst, func() { w.boots(l) })
 	}
-	w.plan(l)
+	w.apply(plan.Drain{Node: l.Name(), State: l.state()})
 }
 
 // boots makes the replacement a node that takes pods. It runs the lost node's DaemonSets too.
@@ -59,8 +61,8 @@ func (w *world) boots(l *lostNode) {
 			}
 		}
 	}
-	for _, other := range w.lost { // some wait until all replacements are Ready
-		w.plan(other)
+	if !l.over {
+		w.apply(plan.Drain{Node: l.Name(), State: l.state()})
 	}
 	w.schedule()
 }
@@ -70,10 +72,9 @@ func (l *lostNode) Name() string { return l.Lost.Node.Name }
 
 // drained ends the drain of an empty node.
 func (w *world) drained(l *lostNode) {
-	if !l.over {
-		l.over = true
-		l.report.Empty, l.report.Ended = w.offsetOf(w.now), w.offsetOf(w.now)
-	}
+	l.over = true
+	l.report.Empty, l.report.Ended = w.offsetOf(w.now), w.offsetOf(w.now)
+	w.apply(plan.Remove{Node: l.Name()})
 }
 
 // end ends the drain of a node that is not empty when time is up.
@@ -83,6 +84,7 @@ func (w *world) end(l *lostNode) {
 	}
 	l.over = true
 	l.report.Ended = w.offsetOf(w.now)
+	w.apply(plan.Remove{Node: l.Name()})
 	for _, p := range l.pods {
 		if p.fate == nil || p.fate.Outcome == Stays {
 			continue

@@ -47,7 +47,7 @@ func (f fleet) enough() bool {
 	const slack = 3 * time.Second // to see, to schedule, and to count a slot as free
 	pods := f.lost * f.perNode
 	rounds := (pods + f.surge - 1) / f.surge
-	last := time.Duration(f.lost-1)*f.apart + f.boot + time.Duration(rounds)*(f.ready+slack+time.Duration(min(pods, f.surge))*perEviction)
+	last := time.Duration(f.lost-1)*f.apart + f.boot + time.Duration(rounds)*(f.ready+slack+time.Duration(min(pods, f.surge))*answered)
 	return last <= 2*time.Minute-10*time.Second-time.Duration(f.grace)*time.Second
 }
 

@@ -21,9 +21,6 @@ type workload struct {
 	controllers     []*controller
 	pods            map[types.UID]*pod
 	users           map[*lostNode]bool
-	count           plan.DeploymentState
-	counted         bool
-	ledger          *plan.ReplicaLedger
 
 	startup time.Duration // from having a node to Ready
 	never   bool          // its pods do not become Ready

@@ -33,14 +33,15 @@ type world struct {
 
 	controllers map[types.UID]*controller
 	workloads   map[string]*workload
+	deployments map[types.NamespacedName]*workload
 	budgets     map[string][]*budget // by namespace
-	gangs       *plan.Gangs
 
-	waves      plan.Waves
-	startsFrom time.Time // when they were worked out
-	draining   bool      // a round of the drain is on the agenda
-	scheduling bool      // so is one of the scheduler
-	made       int       // pods
+	fleet   *plan.Fleet
+	watched map[plan.Subject]bool
+	asks    time.Time // when the fleet is asked next; zero: when something happens
+
+	scheduling bool // a round of the scheduler is on the agenda
+	made       int  // pods
 }
 
 // node is a Node on which there is something, or can be.
@@ -56,23 +57,20 @@ type node struct {
 type lostNode struct {
 	*node
 	Lost
-	report  Node
-	end     time.Time // of the drain, at the latest; zero: none
-	ready   time.Time // since when Capacity is ReadyCapacity
-	over    bool
-	begun   bool
-	dead    bool // EC2 has taken it
-	dirty   bool // to be planned again
-	wake    time.Time
-	emptied time.Time
-	refused map[types.UID]string
-	fixed   map[types.UID]string
+	report    Node
+	end       time.Time // of the drain, at the latest; zero: none
+	ready     time.Time // since when Capacity is ReadyCapacity
+	over      bool
+	dead      bool // EC2 has taken it
+	detaching bool // its volumes will be detached
+	refused   map[types.UID]string
 }
 
 // pod is one pod. What Pod shows is what the API would: it is replaced, never changed in place.
 type pod struct {
 	*corev1.Pod
-	member     *plan.Replica // of its Deployment, by what Pod shows; nil until it is asked for
+	seen       *corev1.Pod   // on its node, by the drain
+	member     *plan.Replica // of its Deployment, as the drain has seen it
 	node       *node
 	controller *controller
 	workload   *workload
@@ -84,8 +82,16 @@ type pod struct {
 
 func newWorld(in Input) *world {
 	w := &world{
-		in: in, now: in.At, nodes: map[string]*node{}, pods: map[types.UID]*pod{}, controllers: map[types.UID]*controller{},
-		workloads: map[string]*workload{}, budgets: map[string][]*budget{}, gangs: plan.NewGangs(),
+		in:          in,
+		now:         in.At,
+		nodes:       map[string]*node{},
+		pods:        map[types.UID]*pod{},
+		controllers: map[types.UID]*controller{},
+		workloads:   map[string]*workload{},
+		deployments: map[types.NamespacedName]*workload{},
+		budgets:     map[string][]*budget{},
+		fleet:       newFleet(in.Policy),
+		watched:     map[plan.Subject]bool{},
 	}
 	for _, n := range in.Nodes {
 		w.addNode(n)
@@ -147,7 +153,7 @@ func (w *world) addNode(n *corev1.Node) *node {
 }
 
 func (w *world) newLostNode(lost Lost) *lostNode {
-	l := &lostNode{node: w.nodes[lost.Node.Name], Lost: lost, refused: map[types.UID]string{}, fixed: map[types.UID]string{}}
+	l := &lostNode{node: w.nodes[lost.Node.Name], Lost: lost, refused: map[types.UID]string{}}
 	l.node.lost = l
 	l.report = Node{Name: lost.Node.Name, Kind: lost.Kind, Notice: w.offset(lost.Noticed)}
 	if !lost.Deadline.IsZero() {
@@ -204,29 +210,23 @@ func (w *world) expectOf(p *pod) {
 // starts. One that is later has some other trouble.
 const lateStart = 30 * time.Second
 
-// changed has everything planned again that depends on the pod.
+// changed shows everybody how a pod is now whom that concerns.
 func (w *world) changed(p *pod) {
-	if of := p.workload; of != nil {
-		of.counted = false
-		of.account(w)
-		for l := range of.users {
-			w.plan(l)
-		}
+	if p.workload != nil {
+		p.workload.account(w)
 	}
 	if p.controller != nil {
 		w.control(p.controller)
 	}
 	for _, b := range p.budgets {
-		b.update(w)
+		b.changed(w)
 	}
-	if p.node != nil && p.node.lost != nil {
-		w.plan(p.node.lost)
-	}
+	w.tell(p)
 }
 
 // show replaces what the API shows of a pod.
 func (w *world) show(p *pod, next *corev1.Pod) {
-	p.Pod, p.member = next, nil
+	p.Pod = next
 	w.changed(p)
 }
 

@@ -3,7 +3,6 @@ package plan
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -137,38 +136,7 @@ func TestBudgetReport(t *testing.T) {
 	}
 }
 
-// A pod of a Deployment waits until the replacements of all nodes with pods of it are Ready.
-func TestAllReady(t *testing.T) {
-	s := newScene(t)
-	s.deploymentOf("web", 2, 1)
-	for i, name := range []string{"lost", "second"} {
-		if i > 0 {
-			s.lose(name, plan.PendingCapacity)
-		}
-		s.pods("ReplicaSet", "web", name, 1)
-	}
-	w := newWorld(s.Input)
-	of := w.workloads["shop/deployment/web"]
-	if !w.allReady(of).IsZero() {
-		t.Error("ready before anything is")
-	}
-	for i, l := range w.lost {
-		if !w.allReady(of).IsZero() {
-			t.Errorf("ready with %d of 2 replacements", i)
-		}
-		l.ready = at.Add(time.Duration(10-i) * time.Second)
-	}
-	if got := w.allReady(of).Sub(at); got != 10*time.Second {
-		t.Errorf("ready after %v, want when the last is", got)
-	}
-	w.lost[0].ready, w.lost[0].over = time.Time{}, true
-	if got := w.allReady(of).Sub(at); got != 9*time.Second {
-		t.Errorf("ready after %v, want without the node whose drain is over", got)
-	}
-}
-
-// Evictions under one budget are answered one after the other: each takes 200 ms, and the drain 100 ms to
-// see it.
+// Evictions under one budget are requested one after the other, as the drain does it.
 func TestEvictionsOfOneBudget(t *testing.T) {
 	s := newScene(t)
 	s.pods("StatefulSet", "db", "lost", 5)
@@ -177,7 +145,7 @@ func TestEvictionsOfOneBudget(t *testing.T) {
 	for _, p := range forecastOf(s.Input).Pods {
 		last, first = max(last, *p.Leaves), min(first, *p.Leaves)
 	}
-	if got := fmt.Sprintf("%.1f", float64(last-first)); got != "1.2" {
-		t.Errorf("the fifth leaves %s s after the first, want 1.2", got)
+	if got, want := fmt.Sprintf("%.2f", float64(last-first)), fmt.Sprintf("%.2f", 4*answered.Seconds()); got != want {
+		t.Errorf("the fifth leaves %s s after the first, want %s", got, want)
 	}
 }
