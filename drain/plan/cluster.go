@@ -253,7 +253,7 @@ func (f *Fleet) release(d Decision) {
 
 // giveUp has no more pods of the Deployment surged, for as long as it is watched.
 func (f *Fleet) giveUp(d Decision) {
-	if of := f.deployments[d.Deployment]; of != nil && of.ledger.GiveUp(d.Reason) {
+	if of := f.deployments[d.Deployment]; of != nil && of.ledger.giveUpSurges(d.Reason) {
 		f.report(Report{Kind: SurgesGivenUp, Deployment: d.Deployment, Reason: d.Reason})
 		f.recount(of)
 	}

@@ -100,7 +100,7 @@ func both(a, b func(*Situation)) func(*Situation) {
 // alsoElsewhere has the gang g leave another node so.
 func alsoElsewhere(departure Departure) func(*Situation) {
 	return func(s *Situation) {
-		all := NewGangs()
+		all := newGangs()
 		all.Report(now, "elsewhere", map[Gang]Departure{{"shop", GangLabel, "g"}: departure})
 		all.Report(now, "here", s.Departures())
 		s.Gangs = all.Of("here")

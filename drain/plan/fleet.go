@@ -30,7 +30,7 @@ type Fleet struct {
 
 	nodes  map[string]*node
 	newest time.Time // when the last of them began
-	gangs  *Gangs
+	gangs  *gangs
 
 	users       map[Subject]map[*node]struct{} // of what is watched
 	budgets     map[string]*budgets            // by namespace
@@ -67,7 +67,7 @@ func NewFleet(policy Policy, atOnce int, seed uint64) *Fleet {
 		policy:      policy,
 		random:      rand.New(rand.NewPCG(seed, 0)),
 		nodes:       map[string]*node{},
-		gangs:       NewGangs(),
+		gangs:       newGangs(),
 		users:       map[Subject]map[*node]struct{}{},
 		budgets:     map[string]*budgets{},
 		deployments: map[types.NamespacedName]*deployment{},

@@ -54,9 +54,9 @@ func (s Situation) Departures() map[Gang]Departure {
 	return found
 }
 
-// Gangs keeps the departures of the gangs that have pods on draining nodes. A gang that has begun
+// gangs keeps the departures of the gangs that have pods on draining nodes. A gang that has begun
 // to leave goes on, even where the pod that was the reason has gone.
-type Gangs struct {
+type gangs struct {
 	of map[Gang]*leavingGang
 	on map[string]map[Gang]struct{} // by node
 }
@@ -66,14 +66,14 @@ type leavingGang struct {
 	Departure                      // Now and Asked stay set: it has begun
 }
 
-// NewGangs returns a Gangs that knows of none.
-func NewGangs() *Gangs {
-	return &Gangs{of: map[Gang]*leavingGang{}, on: map[string]map[Gang]struct{}{}}
+// newGangs returns gangs that are not known of yet.
+func newGangs() *gangs {
+	return &gangs{of: map[Gang]*leavingGang{}, on: map[string]map[Gang]struct{}{}}
 }
 
 // Report takes in what the pods of a node decide, and returns the other nodes that have to be
 // planned again because of it, in order. With nil the node has no part any more.
-func (g *Gangs) Report(now time.Time, node string, own map[Gang]Departure) (others []string) {
+func (g *gangs) Report(now time.Time, node string, own map[Gang]Departure) (others []string) {
 	for gang, departure := range own {
 		g.join(node, gang)
 		g.of[gang].nodes[node] = departure
@@ -94,7 +94,7 @@ func (g *Gangs) Report(now time.Time, node string, own map[Gang]Departure) (othe
 	return slices.Sorted(maps.Keys(again))
 }
 
-func (g *Gangs) join(node string, gang Gang) {
+func (g *gangs) join(node string, gang Gang) {
 	if g.of[gang] == nil {
 		g.of[gang] = &leavingGang{nodes: map[string]Departure{}}
 	}
@@ -104,7 +104,7 @@ func (g *Gangs) join(node string, gang Gang) {
 	g.on[node][gang] = struct{}{}
 }
 
-func (g *Gangs) leave(node string, gang Gang) {
+func (g *gangs) leave(node string, gang Gang) {
 	delete(g.of[gang].nodes, node)
 	if len(g.of[gang].nodes) == 0 {
 		delete(g.of, gang)
@@ -128,7 +128,7 @@ func (l *leavingGang) renew(now time.Time) bool {
 }
 
 // Of are the departures of the gangs of a node that has reported, never nil.
-func (g *Gangs) Of(node string) map[Gang]Departure {
+func (g *gangs) Of(node string) map[Gang]Departure {
 	all := make(map[Gang]Departure, len(g.on[node]))
 	for gang := range g.on[node] {
 		all[gang] = g.of[gang].Departure

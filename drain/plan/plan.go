@@ -9,7 +9,7 @@
 // A [Fleet] is all nodes that are being drained, with what is known around them and what is under way. It
 // plans each node when something has changed that its plan reads: [Plan] looks at one [Situation], which is
 // a node with its pods, and applies the rules in their order. [PlanWaves] looks at all nodes, as the pods
-// under one disruption budget leave one after the other, wherever they run. [Gangs] has pods leave together,
+// under one disruption budget leave one after the other, wherever they run. [Gang] has pods leave together,
 // and [ReplicaLedger] counts what a Deployment has to give.
 //
 // The daemon, the commands and the tests all use the same rules, so a forecast cannot differ from what is
@@ -45,12 +45,6 @@ func Plan(now time.Time, s Situation) []Decision {
 	return plan
 }
 
-// InTurn orders the decisions about the pods of all nodes, by which goes first where not all can:
-// that which is due first; those without a deadline come last. Among equals those with volumes go
-// first, as they take longer in the end, and then one node after the other, which takes fewer plans
-// than having all of them under way to the end.
-func InTurn(a, b Decision) int { return precedes(a.due(), a.Pod, b.due(), b.Pod) }
-
 // due is when the decision has to be carried out at the latest. A pod that waits to be surged has no
 // better place in line for having to go in a wave if its turn does not come.
 func (d Decision) due() time.Time {
@@ -60,7 +54,10 @@ func (d Decision) due() time.Time {
 	return d.At
 }
 
-// precedes orders two pods that are due at these times, see [InTurn].
+// precedes orders two pods of any nodes that are due at these times, by which goes first where not both can:
+// that which is due first; those without a deadline come last. Among equals those with volumes go
+// first, as they take longer in the end, and then one node after the other, which takes fewer plans
+// than having all of them under way to the end.
 func precedes(aDue time.Time, a *corev1.Pod, bDue time.Time, b *corev1.Pod) int {
 	if order := interruption.CompareDeadlines(aDue, bDue); order != 0 {
 		return order

@@ -99,8 +99,8 @@ func (l *ReplicaLedger) State(now time.Time, d *Deployment, pods []*Replica) (De
 	return w, next
 }
 
-// GiveUp has no more pods of the Deployment surged, and reports whether that is new.
-func (l *ReplicaLedger) GiveUp(reason string) bool {
+// giveUpSurges has no more pods of the Deployment surged, and reports whether that is new.
+func (l *ReplicaLedger) giveUpSurges(reason string) bool {
 	if l.gaveUp != "" {
 		return false
 	}
@@ -267,12 +267,6 @@ func (w DeploymentState) offers(action Action) int {
 
 // release drops what was reserved for a pod whose request was refused. What it was granted before stays.
 func (l *ReplicaLedger) release(pod types.UID, action Action) { delete(l.requests(action), pod) }
-
-// Offers reports whether the Deployment has for a decision what that takes of it.
-func (w DeploymentState) Offers(d Decision) bool { return !d.Takes || w.offers(d.Action) > 0 }
-
-// GivesUp reports whether a decision, once carried out, ends all surges of its pod's Deployment.
-func (d Decision) GivesUp() bool { return d.Takes && d.Action == Return }
 
 // DeploymentState is what a plan knows about a Deployment.
 type DeploymentState struct {

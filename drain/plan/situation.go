@@ -118,7 +118,7 @@ type Situation struct {
 	// Namespaces are what the namespaces of the pods ask for. One that is missing is not known
 	// yet.
 	Namespaces map[string]Preferences
-	// Gangs are the departures of the pods' gangs, as their pods on all draining nodes decide them;
+	// gangs are the departures of the pods' gangs, as their pods on all draining nodes decide them;
 	// nil: only those of this node are known.
 	Gangs map[Gang]Departure
 }

@@ -72,7 +72,7 @@ func TestWavesKeepTheOrder(t *testing.T) {
 		s.Pods = append(s.Pods, p)
 	}
 	order := func() (names []string) {
-		for _, d := range slices.SortedFunc(slices.Values(Plan(now, s)), InTurn) {
+		for _, d := range slices.SortedFunc(slices.Values(Plan(now, s)), func(a, b Decision) int { return precedes(a.due(), a.Pod, b.due(), b.Pod) }) {
 			names = append(names, d.Pod.Name)
 		}
 		return names
