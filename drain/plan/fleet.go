@@ -2,13 +2,11 @@ package plan
 
 import (
 	"cmp"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
@@ -394,106 +392,4 @@ func (f *Fleet) Canceled(now time.Time, name string) *Canceled {
 	}
 	slices.SortFunc(left.Staying, byUrgency)
 	return left
-}
-
-// RefusedPods counts the pods that are refused at this moment, by their disruption budget: its NAMESPACE/NAME, or
-// nothing if no single one refuses them.
-func (f *Fleet) RefusedPods() map[string]int {
-	counts := map[string]int{}
-	for _, n := range f.nodes {
-		for _, t := range n.tracked {
-			if t.refusal == "" || !t.stays() {
-				continue
-			}
-			name := ""
-			if t.ofBudget {
-				if budgets := f.budgetsOf(t.pod); len(budgets) == 1 {
-					name = budgets[0].Namespace + "/" + budgets[0].Name
-				}
-			}
-			counts[name]++
-		}
-	}
-	return counts
-}
-
-// OverlongPods counts the pods that have to leave and whose grace period and margin are longer
-// than the whole time available: no drain can end them cleanly. That time is never taken as shorter than
-// SpotNotice: a process that started late, or heard late, is not the pod's fault.
-func (f *Fleet) OverlongPods() (count int) {
-	for _, n := range f.nodes {
-		if !n.draining || n.state.Deadline.IsZero() || n.known.IsZero() {
-			continue
-		}
-		window := max(interruption.SpotNotice, n.state.Deadline.Sub(n.known))
-		sit := Situation{NodeState: n.state}
-		for _, pod := range n.pods {
-			if sit.notOurs(pod) == "" && Grace(pod)+f.policy.Margin > window {
-				count++
-			}
-		}
-	}
-	return count
-}
-
-const (
-	// wavesFor is how old the waves can be that plans are made with. They depend on all
-	// draining nodes, so they are worked out for all at once.
-	wavesFor = 250 * time.Millisecond
-	// wavesPause is for how long they are not worked out again, for each pod of those nodes. That takes a tenth
-	// of it at most.
-	wavesPause = 30 * time.Microsecond
-)
-
-// wavesStale has the waves worked out again soon.
-func (f *Fleet) wavesStale() { f.wavesOld, f.wavesAt = true, f.wavesFloor }
-
-// planWaves works the waves out again if they are old, and has the nodes planned again whose pods have to
-// go earlier because of it.
-func (f *Fleet) planWaves() {
-	if !f.wavesOld || f.now.Before(f.wavesAt) {
-		return
-	}
-	f.wavesOld = false
-	if f.policy.Strategy == StrategyAtOnce {
-		return
-	}
-	var budgets []*policyv1.PodDisruptionBudget
-	for _, of := range f.budgets {
-		for _, b := range of.list {
-			if waveSize(b) > 0 {
-				budgets = append(budgets, b)
-			}
-		}
-	}
-	fresh, pods := Waves{}, 0
-	if len(budgets) > 0 {
-		slices.SortFunc(budgets, func(a, b *policyv1.PodDisruptionBudget) int {
-			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-		})
-		var nodes []Situation
-		for _, n := range slices.SortedFunc(maps.Values(f.nodes), byNode) {
-			if n.draining && !n.canceled && !n.known.IsZero() {
-				sit := n.sit
-				f.renew(n, &sit, n.state)
-				sit.Pods = n.list()
-				pods += len(sit.Pods)
-				nodes = append(nodes, sit)
-			}
-		}
-		fresh = PlanWaves(f.now, nodes, budgets)
-	}
-	f.wavesFloor = f.now.Add(time.Duration(pods) * wavesPause)
-	f.wavesAt = interruption.Later(f.now.Add(wavesFor), f.wavesFloor)
-	was := f.waves
-	f.waves = fresh
-	for _, n := range f.nodes {
-		for uid := range n.tracked {
-			at, ok := fresh.Starts[uid]
-			if before, had := was.Starts[uid]; ok && (!had || at.Before(before)) {
-				f.plans.sooner(n, f.now)
-				break
-			}
-		}
-	}
 }

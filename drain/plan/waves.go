@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -369,4 +371,66 @@ func ending(group []wavePod, part, of int) time.Duration {
 	}
 	slices.Sort(took)
 	return took[len(took)*part/of]
+}
+
+const (
+	// wavesFor is how old the waves can be that plans are made with. They depend on all
+	// draining nodes, so they are worked out for all at once.
+	wavesFor = 250 * time.Millisecond
+	// wavesPause is for how long they are not worked out again, for each pod of those nodes. That takes a tenth
+	// of it at most.
+	wavesPause = 30 * time.Microsecond
+)
+
+// wavesStale has the waves worked out again soon.
+func (f *Fleet) wavesStale() { f.wavesOld, f.wavesAt = true, f.wavesFloor }
+
+// planWaves works the waves out again if they are old, and has the nodes planned again whose pods have to
+// go earlier because of it.
+func (f *Fleet) planWaves() {
+	if !f.wavesOld || f.now.Before(f.wavesAt) {
+		return
+	}
+	f.wavesOld = false
+	if f.policy.Strategy == StrategyAtOnce {
+		return
+	}
+	var budgets []*policyv1.PodDisruptionBudget
+	for _, of := range f.budgets {
+		for _, b := range of.list {
+			if waveSize(b) > 0 {
+				budgets = append(budgets, b)
+			}
+		}
+	}
+	fresh, pods := Waves{}, 0
+	if len(budgets) > 0 {
+		slices.SortFunc(budgets, func(a, b *policyv1.PodDisruptionBudget) int {
+			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+		})
+		var nodes []Situation
+		for _, n := range slices.SortedFunc(maps.Values(f.nodes), byNode) {
+			if n.draining && !n.canceled && !n.known.IsZero() {
+				sit := n.sit
+				f.renew(n, &sit, n.state)
+				sit.Pods = n.list()
+				pods += len(sit.Pods)
+				nodes = append(nodes, sit)
+			}
+		}
+		fresh = PlanWaves(f.now, nodes, budgets)
+	}
+	f.wavesFloor = f.now.Add(time.Duration(pods) * wavesPause)
+	f.wavesAt = interruption.Later(f.now.Add(wavesFor), f.wavesFloor)
+	was := f.waves
+	f.waves = fresh
+	for _, n := range f.nodes {
+		for uid := range n.tracked {
+			at, ok := fresh.Starts[uid]
+			if before, had := was.Starts[uid]; ok && (!had || at.Before(before)) {
+				f.plans.sooner(n, f.now)
+				break
+			}
+		}
+	}
 }
