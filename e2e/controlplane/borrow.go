@@ -72,7 +72,10 @@ func Borrow(t testing.TB, options Options) *Cluster {
 // must not borrow: the cluster ends with it.
 func Take(t testing.TB, options Options) *Cluster {
 	t.Helper()
-	cluster := shared.take(idleCluster{karpenter: options.Karpenter, heartbeat: options.Heartbeat})
+	var cluster *Cluster
+	if options.Gates == "" { // nobody lends one with others
+		cluster = shared.take(idleCluster{karpenter: options.Karpenter, heartbeat: options.Heartbeat})
+	}
 	if cluster == nil {
 		return ForTest(t, options)
 	}

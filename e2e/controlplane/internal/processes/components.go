@@ -65,6 +65,7 @@ type plan struct {
 	audit       bool
 	heartbeat   time.Duration
 	controllers string // of the controller manager
+	gates       string // of Karpenter
 }
 
 func (p plan) file(name string) string { return filepath.Join(p.dir, name) }
@@ -210,7 +211,7 @@ func (p plan) kwok() command {
 // karpenter has no flag for the address that it listens on: its two ports are the only
 // ones open on other interfaces too.
 func (p plan) karpenter() command {
-	return command{name: "karpenter", path: p.programs.Path("karpenter"), health: urlOf("http", p.ports.karpenterHealth) + "/readyz", env: append(environment(),
+	env := append(environment(),
 		"KUBECONFIG="+p.creds.kubeconfig("karpenter"),
 		"SYSTEM_NAMESPACE=kube-system",
 		"DISABLE_LEADER_ELECTION=true",
@@ -219,5 +220,9 @@ func (p plan) karpenter() command {
 		"KUBE_CLIENT_BURST="+unthrottled,
 		"METRICS_PORT="+p.ports.karpenterMetrics,
 		"HEALTH_PROBE_PORT="+p.ports.karpenterHealth,
-	)}
+	)
+	if p.gates != "" {
+		env = append(env, "FEATURE_GATES="+p.gates)
+	}
+	return command{name: "karpenter", path: p.programs.Path("karpenter"), health: urlOf("http", p.ports.karpenterHealth) + "/readyz", env: env}
 }

@@ -37,8 +37,9 @@ const (
 
 // Options say what runs, and how.
 type Options struct {
-	// Karpenter runs Karpenter and installs its CRDs.
+	// Karpenter runs Karpenter and installs its CRDs. Gates are its feature gates that are not as by default.
 	Karpenter bool
+	Gates     string
 
 	// Audit makes the apiserver log every request, see Running.AuditLog.
 	Audit bool
@@ -149,6 +150,7 @@ func (r *Running) prepare(ctx context.Context, programs assets.Set, options Opti
 		dir:       r.dir.path,
 		audit:     options.Audit,
 		heartbeat: options.Heartbeat,
+		gates:     options.Gates,
 	}
 	without := unneeded
 	if options.NoEndpoints {
