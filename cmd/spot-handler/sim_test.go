@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -46,28 +47,7 @@ const simQueue = "https://sqs.eu-west-1.amazonaws.com/123456789012/spot-handler"
 // simulated, with nodes that EC2 takes and all that can go wrong. By itself it plays a few rounds, always the same;
 // with SIM_ROUNDS or SIM_MINUTES as many as asked for, from SIM_SEED or from a seed that it draws and prints.
 func TestSim(t *testing.T) {
-	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "eu-west-1"} {
-		t.Setenv(name, value)
-	}
-	conf, err := configOf(t.Context(), settings{mode: modeQueue, queueURL: simQueue})
-	if err != nil {
-		t.Fatal(err)
-	}
-	level, err := zerolog.ParseLevel(os.Getenv(simLog))
-	if err != nil || os.Getenv(simLog) == "" {
-		level = zerolog.InfoLevel
-	}
-	// One of them sleeps, with a lock, until a time that it has read in another bubble.
-	handlers := utilruntime.ErrorHandlers
-	utilruntime.ErrorHandlers = []utilruntime.ErrorHandler{func(context.Context, error, string, ...any) {}}
-	defer func() { utilruntime.ErrorHandlers = handlers }()
-
-	// Rounds are short and run on one processor: another process plays others on the next one.
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	defer debug.SetGCPercent(debug.SetGCPercent(400))
-	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
-	defer klog.ClearLogger()
-
+	p := newPlayer(t)
 	rounds, minutes := number(t, simRounds, 0), number(t, simMinutes, 0)
 	again := number(t, simAgain, 0)
 	standard := rand.Uint64N(1 << 32)
@@ -83,24 +63,92 @@ func TestSim(t *testing.T) {
 	for ; played < rounds && (until.IsZero() || time.Now().Before(until)); played++ {
 		scene := sim.DrawScene(seed + played)
 		lost += len(scene.Losses)
-		broken, trace := playScene(t, scene, conf, level)
+		broken, trace := p.play(scene)
 		// Go chooses the order of goroutines: what breaks once need not break again. Where that's asked for, only what
 		// breaks each time fails the test, and the rest is shown.
 		for n := again; len(broken) > 0 && n > 0; n-- {
 			t.Logf("seed %d breaks, and is played again:\n  %s", scene.Seed, strings.Join(broken, "\n  "))
-			broken, trace = playScene(t, scene, conf, level)
+			broken, trace = p.play(scene)
 		}
 		if len(broken) > 0 {
 			t.Errorf("seed %d breaks:\n  %s", scene.Seed, strings.Join(broken, "\n  "))
 			if !printed {
 				printed = true
 				t.Logf("%+v\n%s", scene, trace)
+				t.Logf("a test of a smaller scene that breaks as well:\n%s", p.shrink(scene, broken).AsTest())
 			}
 		}
 	}
 	took := time.Since(began)
 	t.Logf("%d rounds from seed %d in %s: %d nodes interrupted, %.0f a minute",
 		played, seed, took.Round(time.Second/10), lost, float64(lost)/took.Minutes())
+}
+
+// keepsInvariants plays a scene that has once broken an invariant, several times: Go chooses the order of
+// goroutines.
+func keepsInvariants(t *testing.T, scene sim.Scene) {
+	t.Helper()
+	p := newPlayer(t)
+	for range 5 {
+		if broken, trace := p.play(scene); len(broken) > 0 {
+			t.Fatalf("%s\n%s", strings.Join(broken, "\n"), trace)
+		}
+	}
+}
+
+// player plays scenes, one after the other.
+type player struct {
+	t     *testing.T
+	conf  aws.Config
+	level zerolog.Level
+}
+
+func newPlayer(t *testing.T) player {
+	t.Helper()
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "eu-west-1"} {
+		t.Setenv(name, value)
+	}
+	conf, err := configOf(t.Context(), settings{mode: modeQueue, queueURL: simQueue})
+	if err != nil {
+		t.Fatal(err)
+	}
+	level, err := zerolog.ParseLevel(os.Getenv(simLog))
+	if err != nil || os.Getenv(simLog) == "" {
+		level = zerolog.InfoLevel
+	}
+	// One of them sleeps, with a lock, until a time that it has read in another bubble.
+	handlers := utilruntime.ErrorHandlers
+	utilruntime.ErrorHandlers = []utilruntime.ErrorHandler{func(context.Context, error, string, ...any) {}}
+	t.Cleanup(func() { utilruntime.ErrorHandlers = handlers })
+
+	// Rounds are short and run on one processor: another process plays others on the next one.
+	processors, percent := runtime.GOMAXPROCS(1), debug.SetGCPercent(400)
+	t.Cleanup(func() { runtime.GOMAXPROCS(processors); debug.SetGCPercent(percent) })
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
+	t.Cleanup(klog.ClearLogger)
+	return player{t, conf, level}
+}
+
+// shrinksFor bounds how long a scene is made smaller.
+const shrinksFor = 5 * time.Minute
+
+// shrink makes a scene smaller that has broken invariants, as long as it breaks the first of them again.
+func (p player) shrink(scene sim.Scene, broken []string) sim.Scene {
+	_, text, _ := strings.Cut(broken[0], " ") // after the time
+	invariant, _, _ := strings.Cut(text, ":")
+	until := time.Now().Add(shrinksFor)
+	return sim.Shrink(scene, func(smaller sim.Scene) bool {
+		for range 2 {
+			if time.Now().After(until) {
+				return false
+			}
+			again, _ := p.play(smaller)
+			if slices.ContainsFunc(again, func(b string) bool { return strings.Contains(b, invariant) }) {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 func number(t *testing.T, name string, standard uint64) uint64 {
@@ -122,18 +170,18 @@ const (
 	calmsDown    = 5 * time.Minute
 )
 
-// playScene plays a scene and returns how it has broken invariants, and what happened.
-func playScene(t *testing.T, scene sim.Scene, conf aws.Config, level zerolog.Level) (broken []string, trace string) {
-	cryptotest.SetGlobalRandom(t, scene.Seed)
-	synctest.Test(t, func(t *testing.T) {
+// play plays a scene and returns how it has broken invariants, and what happened.
+func (p player) play(scene sim.Scene) (broken []string, trace string) {
+	cryptotest.SetGlobalRandom(p.t, scene.Seed)
+	synctest.Test(p.t, func(t *testing.T) {
 		world := sim.New(scene)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go world.Run(ctx)
 		world.Start(func(replica int, client *memapi.Client, sqs sim.AWS) sim.Process {
-			own := conf.Copy()
+			own := p.conf.Copy()
 			own.HTTPClient = sqs
-			return startReplica(t, world, client, own, level)
+			return startReplica(t, world, client, own, p.level)
 		})
 		for began := time.Now(); time.Since(began) < longestRound; {
 			time.Sleep(5 * time.Second)

@@ -69,6 +69,12 @@ func TestBlockedPodsAreLeftAndReported(t *testing.T) {
 	if len(evictions) != 4 {
 		t.Errorf("%d pods evicted, want the other 4", len(evictions))
 	}
+
+	// Karpenter does as the NodeClaim is marked: it waits for these pods no longer than until the deadline.
+	s.waitGone(node.Name)
+	if late := time.Since(at.Add(interruption.SpotNotice)); late > 30*time.Second {
+		t.Errorf("the node went %s after its deadline", late)
+	}
 }
 
 // Story 8: no provisioner in the cluster. The node is drained all the same, that there

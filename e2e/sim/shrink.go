@@ -1,0 +1,148 @@
+package sim
+
+import (
+	"fmt"
+	"go/format"
+	"slices"
+)
+
+// Shrink makes a scene that fails smaller: it leaves out one thing after the other, and keeps out what the scene
+// fails without. The scene that it returns still fails, and does not with anything less. A scene that does not fail
+// each time can end up larger than need be.
+func Shrink(s Scene, fails func(Scene) bool) Scene {
+	for again := true; again; {
+		again = false
+		for _, smaller := range smallerThan(s) {
+			if fails(smaller) {
+				s, again = smaller, true
+				break // what is smaller than this one is another list
+			}
+		}
+	}
+	return s
+}
+
+// smallerThan are the scenes with one thing less, those that lack the most first.
+func smallerThan(s Scene) (list []Scene) {
+	add := func(change func(*Scene)) {
+		smaller := s
+		smaller.Faults, smaller.Losses = slices.Clone(s.Faults), slices.Clone(s.Losses)
+		smaller.Workloads, smaller.Nodes, smaller.Flags = slices.Clone(s.Workloads), slices.Clone(s.Nodes), slices.Clone(s.Flags)
+		change(&smaller)
+		list = append(list, smaller)
+	}
+	if len(s.Faults) > 0 {
+		add(func(s *Scene) { s.Faults = nil })
+	}
+	if s.Rates != (Rates{}) {
+		add(func(s *Scene) { s.Rates = Rates{} })
+	}
+	for i := range s.Faults {
+		add(func(s *Scene) { s.Faults = slices.Delete(s.Faults, i, i+1) })
+	}
+	for i := range s.Losses {
+		add(func(s *Scene) { s.Losses = slices.Delete(s.Losses, i, i+1) })
+	}
+	for i := range s.Workloads {
+		add(func(s *Scene) { s.Workloads = slices.Delete(s.Workloads, i, i+1) })
+	}
+	for i, n := range s.Nodes {
+		if !slices.ContainsFunc(s.Losses, func(l Loss) bool { return l.Node == n.Name }) {
+			add(func(s *Scene) { s.Nodes = slices.Delete(s.Nodes, i, i+1) })
+		}
+	}
+	for i := range s.Flags {
+		add(func(s *Scene) { s.Flags = slices.Delete(s.Flags, i, i+1) })
+	}
+	for _, rate := range []func(*Rates) bool{
+		func(r *Rates) bool { return clearOf(&r.Error) },
+		func(r *Rates) bool { return clearOf(&r.Slow) },
+		func(r *Rates) bool { return clearOf(&r.Lost) },
+		func(r *Rates) bool { return clearOf(&r.Conflict) },
+		func(r *Rates) bool { return clearOf(&r.Cut) },
+		func(r *Rates) bool { return clearOf(&r.Lag) },
+	} {
+		if rates := s.Rates; rate(&rates) {
+			add(func(s *Scene) { s.Rates = rates })
+		}
+	}
+	for i, w := range s.Workloads {
+		for _, simpler := range simplerWorkloads(w) {
+			add(func(s *Scene) { s.Workloads[i] = simpler })
+		}
+	}
+	for i, l := range s.Losses {
+		for _, simpler := range simplerLosses(l) {
+			add(func(s *Scene) { s.Losses[i] = simpler })
+		}
+	}
+	for _, k := range simplerKarpenters(s.Karpenter) {
+		add(func(s *Scene) { s.Karpenter = k })
+	}
+	return list
+}
+
+// clearOf clears a value, and reports whether there was anything to clear.
+func clearOf[T comparable](value *T) bool {
+	was, zero := *value, *new(T)
+	*value = zero
+	return was != zero
+}
+
+func simplerWorkloads(w Workload) (list []Workload) {
+	try := func(change func(*Workload) bool) {
+		if simpler := w; change(&simpler) {
+			list = append(list, simpler)
+		}
+	}
+	try(func(w *Workload) bool { had := len(w.Annotations) > 0; w.Annotations = nil; return had })
+	try(func(w *Workload) bool { return clearOf(&w.Budget) })
+	try(func(w *Workload) bool { return clearOf(&w.Broken) })
+	try(func(w *Workload) bool { return clearOf(&w.Volume) })
+	try(func(w *Workload) bool { return clearOf(&w.Gang) })
+	if w.Replicas > 1 {
+		try(func(w *Workload) bool { w.Replicas /= 2; w.Broken = min(w.Broken, w.Replicas); return true })
+		try(func(w *Workload) bool { w.Replicas--; w.Broken = min(w.Broken, w.Replicas); return true })
+	}
+	return list
+}
+
+func simplerLosses(l Loss) (list []Loss) {
+	try := func(change func(*Loss) bool) {
+		if simpler := l; change(&simpler) {
+			list = append(list, simpler)
+		}
+	}
+	try(func(l *Loss) bool { return clearOf(&l.Warned) })
+	try(func(l *Loss) bool { return clearOf(&l.Cancel) })
+	try(func(l *Loss) bool { return clearOf(&l.Renews) })
+	if l.Copies > 1 {
+		try(func(l *Loss) bool { l.Copies, l.Again, l.Renews = 1, 0, false; return true })
+	}
+	return list
+}
+
+func simplerKarpenters(k Karpenter) (list []Karpenter) {
+	for _, clears := range []func(*Karpenter) bool{
+		func(k *Karpenter) bool { return clearOf(&k.NoCapacity) },
+		func(k *Karpenter) bool { return clearOf(&k.NoSpot) },
+		func(k *Karpenter) bool { return clearOf(&k.NeverReady) },
+		func(k *Karpenter) bool { return clearOf(&k.Provisions) },
+		func(k *Karpenter) bool { return clearOf(&k.Consolidates) },
+	} {
+		if simpler := k; clears(&simpler) {
+			list = append(list, simpler)
+		}
+	}
+	return list
+}
+
+// AsTest is a test of cmd/spot-handler that plays the scene.
+func (s Scene) AsTest() string {
+	text := fmt.Sprintf("func TestScene%d(t *testing.T) {\n\tkeepsInvariants(t, %#v)\n}\n", s.Seed, s)
+	source, err := format.Source([]byte("package main\n\n" + text))
+	if err != nil {
+		return text
+	}
+	return string(source[len("package main\n\n"):])
+}
