@@ -207,12 +207,21 @@ func (r *reconciliation) detached() bool {
 	return asked.Detached || provisioner.Pending(asked.State) || asked.State == provisioner.StateReady
 }
 
+// unknownFor is for how many times the TTL what happened before this process counts as progress: leaders can
+// change more often than the TTL passes.
+const unknownFor = 3
+
 // movedAt is when a recommendation has last made progress. What happened before this process
-// had its first look at a drain is not known, and counts as progress.
+// had its first look at a drain is not known, and counts as progress for a while.
 func (r *reconciliation) movedAt() time.Time {
-	at := interruption.Later(interruption.Later(r.rec.Received, r.rec.Begun), r.rec.Ended)
-	if r.underWay() {
-		at = interruption.Later(interruption.Later(at, r.known.firstDue), r.known.moved)
+	begun := interruption.Later(r.rec.Received, r.rec.Begun)
+	at := interruption.Later(begun, r.rec.Ended)
+	if !r.underWay() {
+		return at
+	}
+	at = interruption.Later(at, r.known.moved)
+	if first := r.known.firstDue; first.Before(begun.Add(unknownFor * r.opts.RebalanceTTL)) {
+		at = interruption.Later(at, first)
 	}
 	return at
 }

@@ -216,6 +216,32 @@ func TestRecommendationLapses(t *testing.T) {
 	}
 }
 
+// A new leader does not know when a pod has last left, and gives the drain the TTL again, but not for ever: leaders
+// can change more often than the TTL passes.
+func TestLeadersThatChangePutOffTheTTLForAWhile(t *testing.T) {
+	recommended(t, func(t *testing.T, s *atRisk) {
+		s.begun, s.state = true, provisioner.StateReady
+		s.accept(t)
+		s.steps(t, 3)
+		wantPhase(t, s.nodes, interruption.Draining)
+		lapsed := time.Duration(0)
+		for began := time.Now(); lapsed == 0 && time.Since(began) < 10*time.Hour; {
+			time.Sleep(50 * time.Minute)
+			s.steps(t, 1)
+			if _, has := s.nodes.raw(t); !has {
+				lapsed = time.Since(began)
+				break
+			}
+			*s.h.memory.get("node-a") = known{firstDue: time.Now()} // as of the next leader
+			s.steps(t, 1)
+		}
+		if lapsed < 3*time.Hour || lapsed > 4*time.Hour+10*time.Minute {
+			t.Errorf("lapsed after %s, want more than three times the TTL, and at most four", lapsed)
+		}
+		s.unmarked(t)
+	})
+}
+
 // Without a TTL nothing lapses.
 func TestNothingLapsesWithoutTTL(t *testing.T) {
 	recommended(t, func(t *testing.T, s *atRisk) {

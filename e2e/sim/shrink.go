@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"go/format"
 	"slices"
+	"strings"
 )
 
 // Shrink makes a scene that fails smaller: it leaves out one thing after the other, and keeps out what the scene
@@ -51,7 +52,10 @@ func smallerThan(s Scene) (list []Scene) {
 			add(func(s *Scene) { s.Nodes = slices.Delete(s.Nodes, i, i+1) })
 		}
 	}
-	for i := range s.Flags {
+	for i, flag := range s.Flags {
+		if strings.Contains(flag, "-ttl=") {
+			continue // by default they are longer than a round
+		}
 		add(func(s *Scene) { s.Flags = slices.Delete(s.Flags, i, i+1) })
 	}
 	for _, rate := range []func(*Rates) bool{
