@@ -32,8 +32,9 @@ type random struct {
 	boot    time.Duration // zero: nothing makes nodes
 	zones   []string
 	lost    []*corev1.Node
-	made    int // workloads
-	pods    int // that become Ready
+	made    int  // workloads
+	pods    int  // that become Ready
+	never   bool // some never do
 }
 
 // ownNodes is the label of the nodes of one cluster.
@@ -45,7 +46,7 @@ const ownNodes = "e2e.spot-handler/cluster"
 // With a boot time Karpenter makes the nodes, and pods have somewhere to be in any case.
 func newRandom(t *testing.T, cluster *controlplane.Cluster, seed uint64, with settings) *random {
 	r := &random{T: t, Rand: rand.New(rand.NewPCG(seed, 13)), cluster: cluster, name: fmt.Sprintf("random-%d", seed), zones: []string{"a", "b"}, boot: with.boot}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	r.stop = time.Duration(1+r.IntN(8)) * time.Second
 	r.must(cluster.CreateNamespace(ctx, r.name))
@@ -73,11 +74,22 @@ func newRandom(t *testing.T, cluster *controlplane.Cluster, seed uint64, with se
 		return ready+homeless == len(all) && (len(all) >= r.pods || homeless > 0) && (homeless == 0 || r.boot == 0)
 	})
 	r.must(err)
+	if r.never { // only what is late enough is known never to be Ready
+		select {
+		case <-time.After(knownNever):
+		case <-ctx.Done():
+			r.must(ctx.Err())
+		}
+	}
 	if comes > 0 {
 		r.nodes(ctx, "comes", 1+comes/2, 4*comes)
 	}
 	return r
 }
+
+// knownNever is how old a pod has to be that is not Ready, for `plan` not to wait for it: the start that is assumed, and
+// half a minute more.
+const knownNever = 45 * time.Second
 
 // pools makes a pool of spot nodes, and one to fall back on.
 func (r *random) pools(ctx context.Context) {
@@ -165,6 +177,8 @@ func (r *random) workload(ctx context.Context, graces []int64) {
 	r.must(err)
 	if template.Labels["never"] == "" {
 		r.pods += int(n)
+	} else {
+		r.never = true
 	}
 	r.budgets(ctx, name, kind, int(n))
 }

@@ -33,6 +33,7 @@ type controller struct {
 	workload *workload
 	template *corev1.Pod
 	awaited  bool // it is about to reconcile
+	making   int  // pods that it is about to make
 
 	// Of a Job: its delay, until when it makes no pod, and when it is to be reconciled then.
 	delay         time.Duration
@@ -145,12 +146,29 @@ func (w *world) reconcile(c *controller) {
 		}
 		return
 	}
-	for range c.desired - len(active) {
-		w.make(c, "")
-	}
+	w.makeMissing(c, c.desired-len(active)-c.making)
 	slices.SortFunc(active, leastWorth)
 	for _, p := range active[:max(0, len(active)-c.desired)] {
 		w.delete(p, nil)
+	}
+}
+
+// makeMissing makes pods as a ReplicaSet or a Job does: one, then two at a time, then four. So several that lack
+// pods at the same time take turns, which decides whose find room.
+// https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/controller/replicaset/replica_set.go
+func (w *world) makeMissing(c *controller, missing int) {
+	at := w.now
+	for batch := 1; missing > 0; batch *= 2 {
+		n := min(batch, missing)
+		c.making += n
+		w.exactly(at, thenControllers, func() {
+			for range n {
+				c.making--
+				w.make(c, "")
+			}
+		})
+		missing -= n
+		at = at.Add(answered)
 	}
 }
 

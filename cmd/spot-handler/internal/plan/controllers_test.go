@@ -91,6 +91,26 @@ func TestPodIsMadeAgain(t *testing.T) {
 	}
 }
 
+// Two ReplicaSets that lose all of their pods at the same time take turns, so each finds some of the room.
+func TestReplicaSetsTakeTurns(t *testing.T) {
+	s := newScene(t)
+	s.Nodes[1] = aNode("other", "6")
+	for _, name := range []string{"a", "b"} {
+		s.pods("ReplicaSet", name, "lost", 5)
+	}
+	w := newWorld(s.Input)
+	w.play()
+	found := map[string]int{}
+	for _, p := range w.pods {
+		if p.node != nil && p.node.Name == "other" {
+			found[p.Labels["app"]]++
+		}
+	}
+	if found["a"] != 3 || found["b"] != 3 {
+		t.Errorf("room for %v, want three each", found)
+	}
+}
+
 // Of pods that are too many the first to go is one without a node, then one that is not Ready, then the
 // newest.
 func TestTooManyPods(t *testing.T) {
