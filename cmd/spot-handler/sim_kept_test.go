@@ -1,0 +1,15 @@
+package main
+
+import (
+	"testing"
+
+	"spot-handler/e2e/sim"
+)
+
+// Scenes that have broken an invariant, with what was wrong.
+
+// The lease was lost more often than --rebalance-ttl passes. Each leader took what was before its time for progress,
+// so the drain of a recommended node with a pod that stays never ended.
+func TestSceneLeaseIsLostAgainAndAgain(t *testing.T) {
+	keepsInvariants(t, sim.DrawScene(700756))
+}
