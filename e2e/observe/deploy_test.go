@@ -255,3 +255,43 @@ func write(t *testing.T, file, text string) {
 		t.Fatal(err)
 	}
 }
+
+// The dashboard is in the form that grafana.com takes: it names all that it is shown with, has no number of one
+// Grafana, and leaves the data source to a variable.
+func TestDashboardCanBeShared(t *testing.T) {
+	type panel struct {
+		Type       string
+		Datasource struct{ UID string }
+		Panels     []panel
+	}
+	var d struct {
+		ID       *int
+		Inputs   []any                       `json:"__inputs"`
+		Requires []struct{ Type, ID string } `json:"__requires"`
+		Panels   []panel
+	}
+	if err := yaml.Unmarshal([]byte(read(t, dashboardFile)), &d); err != nil {
+		t.Fatal(err)
+	}
+	needs := map[string]bool{"grafana/grafana": true, "datasource/prometheus": true}
+	var look func([]panel)
+	look = func(panels []panel) {
+		for _, p := range panels {
+			if p.Type != "row" {
+				needs["panel/"+p.Type] = true
+				if p.Datasource.UID != "${datasource}" {
+					t.Errorf("a panel of type %s has the data source %q", p.Type, p.Datasource.UID)
+				}
+			}
+			look(p.Panels)
+		}
+	}
+	look(d.Panels)
+	names := map[string]bool{}
+	for _, r := range d.Requires {
+		names[r.Type+"/"+r.ID] = true
+	}
+	if diff := cmp.Diff(needs, names); diff != "" || d.ID != nil || d.Inputs == nil || len(d.Inputs) > 0 {
+		t.Errorf("id %v, inputs %v, requires (-want +got):\n%s", d.ID, d.Inputs, diff)
+	}
+}
