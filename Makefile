@@ -18,6 +18,10 @@
 # make sim SEED=7 ROUNDS=1000
 #               the same in virtual time, in a simulated cluster: thousands of interrupted nodes in
 #               minutes; ROUNDS=1 prints what happened in the round of that seed
+# make fuzz MINUTES=5
+#               each fuzz target for minutes; make unit runs their seeds
+# make vulnerabilities
+#               known vulnerabilities in what is called of the dependencies, by govulncheck
 # make hostile SEED=7 MINUTES=30 SIZE=20
 #               a tenant writes the largest and oddest objects that the API server takes, while
 #               50 nodes are drained
@@ -71,7 +75,7 @@ ALSO_OLDEST    := $(if $(KUBERNETES)$(KARPENTER),,$(OLDEST))
 # downloaded first.
 NOT_UNIT := bench chaos chart controlplane forecast hostile image manual observe release stories
 
-.PHONY: build unit story test lint demo chaos sim hostile upgrade accuracy bench image chart release help
+.PHONY: build unit story test lint demo chaos sim fuzz vulnerabilities hostile upgrade accuracy bench image chart release help
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -127,6 +131,18 @@ sim:
 	go test -c -o bin/sim.test ./cmd/spot-handler
 	cd cmd/spot-handler && SIM_SEED=$(SEED) SIM_ROUNDS=$(or $(ROUNDS),$(if $(MINUTES),,100)) SIM_MINUTES=$(MINUTES) \
 	  ../../bin/sim.test -test.count=1 -test.timeout 24h -test.v -test.run '^TestSim$$'
+
+# One after the other, as `go test -fuzz` takes a single target.
+fuzz:
+	@grep -rl --include='*_test.go' '^func Fuzz' . | while read -r file; do \
+	  for target in $$(sed -n 's/^func \(Fuzz[^(]*\).*/\1/p' "$$file"); do \
+	    echo "$$target in $$(dirname "$$file")"; \
+	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(or $(MINUTES),1)m "$$(dirname "$$file")" </dev/null || exit 1; \
+	  done; \
+	done
+
+vulnerabilities:
+	go tool -modfile=e2e/lint/binaries/go.mod govulncheck ./...
 
 hostile:
 	@go run ./e2e/tool -build controlplane helm

@@ -22,7 +22,7 @@ func TestWorkflowsArePinned(t *testing.T) {
 		t.Fatalf("workflows %v: %v", files, err)
 	}
 	uses := regexp.MustCompile(`(?m)^\s*(?:- )?uses: (.*)$`)
-	pinned := regexp.MustCompile(`^[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$|^\./`)
+	pinned := regexp.MustCompile(`^[\w-]+(/[\w-]+)+@[0-9a-f]{40} # v\d+\.\d+\.\d+$|^\./`)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -36,6 +36,45 @@ func TestWorkflowsArePinned(t *testing.T) {
 		if !strings.Contains(string(text), "\npermissions:") {
 			t.Errorf("%s gives all rights: no permissions at its top", filepath.Base(file))
 		}
+	}
+}
+
+// Every module's dependencies are kept up to date by Dependabot, but for those whose versions are chosen by hand.
+func TestDependabotKnowsTheModules(t *testing.T) {
+	root := checkout(t)
+	text, err := os.ReadFile(filepath.Join(root, ".github", "dependabot.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config struct {
+		Updates []struct {
+			Ecosystem   string `json:"package-ecosystem"`
+			Directories []string
+		}
+	}
+	if err := yaml.Unmarshal(text, &config); err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for _, u := range config.Updates {
+		for _, dir := range u.Directories {
+			known[strings.TrimPrefix(dir, "/")] = u.Ecosystem == "gomod"
+		}
+	}
+	out, err := exec.CommandContext(t.Context(), "git", "-C", root, "ls-files", "go.mod", "*/go.mod").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	chosen := regexp.MustCompile(`^e2e/(controlplane/binaries|foreign/binaries|chart/crds)(/|$)`)
+	for _, file := range strings.Fields(string(out)) {
+		dir := strings.TrimSuffix(strings.TrimSuffix(file, "go.mod"), "/")
+		if known[dir] == chosen.MatchString(dir) {
+			t.Errorf("module in /%s: Dependabot has it %t, chosen by hand %t", dir, known[dir], chosen.MatchString(dir))
+		}
+		delete(known, dir)
+	}
+	if len(known) > 0 {
+		t.Errorf("Dependabot looks at %v, which are no modules", known)
 	}
 }
 
@@ -76,7 +115,7 @@ func TestReleaseRights(t *testing.T) {
 		"test":    {"contents": "read"},
 		"image":   {"contents": "read", "packages": "write"},
 		"files":   {"contents": "read", "packages": "write"},
-		"sign":    {"packages": "write", "id-token": "write"},
+		"sign":    {"packages": "write", "id-token": "write", "attestations": "write"},
 		"release": {"contents": "write"},
 	}
 	got := map[string]map[string]string{}
