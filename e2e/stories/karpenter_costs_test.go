@@ -20,7 +20,15 @@ func TestSurgeBesideDeletionCosts(t *testing.T) {
 		t.Skip("only Karpenter 1.15 has this feature gate")
 	}
 	s := newStoryApart(long(t), controlplane.Options{Karpenter: true, Gates: "PodDeletionCostManagement=true"})
-	s.pools(8 * time.Second)
+	// Only pools that are consolidated are ranked; nothing is within the hour.
+	s.must(s.cluster.CreatePools(s.ctx,
+		controlplane.PoolSpec{
+			Name: "batch", Weight: 100, CPUs: 16, ConsolidateAfter: "1h",
+			Annotations: map[string]string{"spot-handler/fallback-nodepool": "batch-fallback"},
+		},
+		controlplane.PoolSpec{
+			Name: "batch-fallback", CPUs: 16, ConsolidateAfter: "1h", Boot: 8 * time.Second, Capacity: []string{controlplane.OnDemand},
+		}))
 	node := s.node("batch")
 	const replicas = 6
 	s.service("web", replicas, func(d *controlplane.DeploymentSpec) {
