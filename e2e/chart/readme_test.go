@@ -119,7 +119,7 @@ func table(b *bytes.Buffer, title, text string, of *goyaml.Node, shown func(*goy
 	if text != "" {
 		fmt.Fprintf(b, "%s\n\n", text)
 	}
-	b.WriteString("| value | default | |\n|---|---|---|\n")
+	b.WriteString("| value | default | meaning |\n|---|---|---|\n")
 	prefix := strings.Trim(title, "`") + "."
 	if !strings.HasPrefix(title, "`") {
 		prefix = ""
