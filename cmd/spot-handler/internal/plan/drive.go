@@ -202,6 +202,9 @@ func (w *world) request(l *lostNode, p *pod, d plan.Decision) plan.Reply {
 	if p.DeletionTimestamp != nil {
 		return accepted
 	}
+	if p.fate == nil {
+		w.noteDecision(l, p, d)
+	}
 	switch d.Action {
 	case plan.SurgeNow:
 		if err := w.surge(p); err != nil {

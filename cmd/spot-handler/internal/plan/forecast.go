@@ -202,6 +202,9 @@ func (w *world) result() Forecast {
 		f.Nodes = append(f.Nodes, n)
 	}
 	for _, s := range w.fates {
+		if s.Outcome == Graceful && s.Leaves == nil && s.Gone == nil { // nothing ever makes it leave
+			s.Outcome, s.Reason = Stays, s.waitsFor
+		}
 		s.waits(w, "")
 		f.Pods = append(f.Pods, s.Pod)
 	}
