@@ -63,6 +63,9 @@ export CGO_ENABLED = 0
 export SPOT_HANDLER_E2E_KUBERNETES = $(KUBERNETES)
 export SPOT_HANDLER_E2E_KARPENTER  = $(KARPENTER)
 
+# Of the simulator's scenes in `make test`.
+COMMITS_SEED := $(shell printf %d 0x$$(git rev-parse --short=7 HEAD 2>/dev/null || echo 1))
+
 # The oldest versions, and the end-to-end tests that `make test` also runs on them, unless a
 # version is given: a surge and a rehearsal, with replacements by Karpenter, refused evictions,
 # and the chart's admission policies.
@@ -94,14 +97,14 @@ story:
 
 # The tests of e2e/stories have the processors first; all others take what they leave, two packages
 # at a time, as most of them wait more than they work. Forecasts are compared with what happens
-# when: they come last, and the hostile tenant takes what they leave. The simulator plays the same
-# rounds each time, as long as others find defects now and then; make sim draws them at random.
+# when: they come last, and the hostile tenant takes what they leave. The simulator plays two minutes of
+# scenes that the commit draws: each commit plays others, and again the same ones if it is tested again.
 test: lint
 	go run ./e2e/tool -build controlplane helm handler
 	$(if $(ALSO_OLDEST),$(OLDEST) go run ./e2e/tool -build controlplane)
 	go run ./e2e/timing $(if $(RECORD),-record e2e/timing/ran.yaml) \
 	  $(if $(ALSO_OLDEST),-beside "$(OLDEST) go test -count=1 -timeout 20m -parallel 2 -run ^($(subst $() ,|,$(OLDEST_STORIES)))$$ ./e2e/stories") \
-	  -beside "env SIM_SEED=1 SIM_ROUNDS=200 SIM_AGAIN=3 nice -n 10 go test -count=1 -timeout 30m -v -run ^TestSim$$ ./cmd/spot-handler" \
+	  -beside "env SIM_SEED=$(COMMITS_SEED) SIM_MINUTES=2 SIM_AGAIN=3 nice -n 10 go test -count=1 -timeout 30m -v -run ^TestSim$$ ./cmd/spot-handler" \
 	  -beside "nice -n 10 go -C e2e/aws test -count=1 ./..." \
 	  -beside "nice -n 10 go -C e2e/plots test -count=1 ./..." \
 	  -beside "nice -n 10 go test -count=1 -timeout 60m -p 2 -parallel 3 $$(go list ./... | grep -vE '/e2e/(stories|forecast|hostile)$$' | tr '\n' ' ')" \
