@@ -25,6 +25,7 @@ type entry struct {
 	part string // what a fragment of YAML is a part of: Pod, Pod.spec
 
 	before, after func(p *play)
+	watching      func(p *play) // once it has said that it watches
 }
 
 // nowhere is the entry of what has none.
@@ -62,6 +63,7 @@ var entries = []entry{
 		page: ".github/SECURITY.md", begins: "cosign verify \"$IMAGE\"",
 		given: "IMAGE=registry.example.com/spot-handler@sha256:1 CHART=registry.example.com/charts/spot-handler@sha256:2",
 	},
+	{page: ".github/SECURITY.md", begins: "gh attestation", given: "BINARY=archive"},
 	{
 		page: ".github/SECURITY.md", begins: "sha256sum",
 		given:  "echo 1 >archive; sha256sum archive missing >SHA256SUMS 2>/dev/null || :",
@@ -208,9 +210,9 @@ var entries = []entry{
 
 	{
 		page: "deploy/docs/report.md", begins: "spot-handler observe ip-10",
-		before: func(p *play) { p.interrupt(observed) },
-		until:  "noticed: spot-interruption",
-		after:  wrote("interruption.html"),
+		watching: func(p *play) { p.interrupt(observed) }, // it shows nothing of what was over before
+		until:    "noticed: spot-interruption",
+		after:    wrote("interruption.html"),
 	},
 	{
 		page: "deploy/docs/report.md", begins: "spot-handler observe --all",
@@ -305,6 +307,7 @@ case "$1 $2" in
 esac`},
 	"ec2-spot-interrupter": {"there is no EC2", ``},
 	"cosign":               {"nothing is signed before the first release", `[ "$1" = verify ] || [ "$1" = verify-blob ]`},
+	"gh":                   {"nothing is signed before the first release", `[ "$1 $2 $4" = "attestation verify --repo" ]`},
 	"kubectl-krew":         {"there is no release to install", `[ "$1" = install ]`},
 }
 

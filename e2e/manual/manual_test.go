@@ -134,6 +134,16 @@ func (p *play) command(e *entry, command string) {
 	if e.until != "" {
 		until = regexp.MustCompile(e.until)
 	}
+	if e.watching != nil {
+		watches := false
+		p.shell.heard = func(said string) {
+			if !watches && strings.Contains(said, "watching") {
+				watches = true
+				e.watching(p)
+			}
+		}
+		defer func() { p.shell.heard = nil }()
+	}
 	began := time.Now()
 	said, code, err := p.shell.run(p.Context(), run, until)
 	p.Logf("$ %s  # %.1f s\n%s", run, time.Since(began).Seconds(), said)

@@ -23,6 +23,7 @@ import (
 type shell struct {
 	state string // a file of assignments, which the next command reads
 	env   []string
+	heard func(said string) // while a command runs that is interrupted: what it has said so far; nil: nobody listens
 }
 
 // keeps writes what the next command finds. Bash has variables of its own, which nobody can set.
@@ -93,6 +94,9 @@ func (s *shell) run(ctx context.Context, command string, until *regexp.Regexp) (
 	defer func() { _ = syscall.Kill(-process.Pid(), syscall.SIGKILL) }()
 	timeout := time.After(commandTimeout)
 	for until != nil && !until.MatchString(out.String()) {
+		if s.heard != nil {
+			s.heard(out.String())
+		}
 		select {
 		case <-process.Done():
 			return out.String(), process.ExitCode(), fmt.Errorf("it ended, with code %d, before it said %q", process.ExitCode(), until)
