@@ -264,6 +264,7 @@ func (f *Fleet) try(t *tracked) {
 	t.pod, t.decision, t.due = current, d, d.due()
 	if !f.wantsRequest(t) {
 		f.unplace(t) // the next plan says what follows
+		f.planWhenDue(n, d)
 		return
 	}
 	if key := f.keyFor(t, d); key != g.key {
@@ -278,6 +279,16 @@ func (f *Fleet) try(t *tracked) {
 		return
 	}
 	f.begin(t, d)
+}
+
+// planWhenDue has the node planned again when the decision changes by the clock: its last plan was made with other
+// waves, for example, and counted on the pod's going now.
+func (f *Fleet) planWhenDue(n *node, d Decision) {
+	for _, at := range []time.Time{d.At, d.Until, d.Latest} {
+		if at.After(f.now) {
+			f.plans.sooner(n, at)
+		}
+	}
 }
 
 func (f *Fleet) begin(t *tracked, d Decision) {
