@@ -39,7 +39,7 @@ func TestMessageOutlivesTheDaemonUntilTheRecordIsWritten(t *testing.T) {
 
 	second := s.runQueue(server, queue)
 	s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Phase == interruption.Replacing && r.Replacement != nil })
-	s.wantStatusOfBooting(node.Name, 6)
+	s.wantStatusOfBooting(second, node.Name, 6)
 	s.eventually("deletion of the message", func() bool { return queue.Deleted(id) })
 	s.waitGone(node.Name)
 	drained := s.waitLine(second, "drained")
