@@ -181,3 +181,36 @@ func TestSparedBy(t *testing.T) {
 		}
 	}
 }
+
+// Two pods share a budget, on two nodes, so one is to go in the first wave. The other's node is cancelled: the first
+// need not go so early, and still goes by its own eviction deadline. Waves can change between a plan and its request.
+func TestPodWhoseWaveIsGoneStillGoes(t *testing.T) {
+	for _, kept := range []string{"node-a", "node-b"} {
+		s := newScene(t, 1, Policy{Strategy: StrategyHold, Margin: 10 * time.Second})
+		s.ready = s.start.Add(time.Hour)
+		b := budget("web", 0)
+		b.Status.ExpectedPods, b.Status.DesiredHealthy = 2, 1
+		s.budgets["web"] = b
+		for _, name := range []string{"node-a", "node-b"} {
+			s.add(pod("web-on-"+name, of("web"), readyAfter(5*time.Second), withGrace(45), createdAt(s.start.Add(-time.Hour))), "web", name, time.Second)
+			s.drain(name, 0, 2*time.Minute)
+		}
+		s.recount("web")
+		s.in(26*time.Second, func() {
+			for name := range s.nodes {
+				if name != kept {
+					s.cancel(name, false)
+				}
+			}
+		})
+		s.until(2 * time.Minute)
+		for _, p := range s.pods {
+			if p.Spec.NodeName == kept {
+				t.Errorf("%s is still on its node; requests: %q", p.Name, s.requests)
+			}
+		}
+		if len(s.requests) == 0 {
+			t.Error("nothing was requested")
+		}
+	}
+}
