@@ -74,9 +74,9 @@ type Options struct {
 	Logger     zerolog.Logger
 }
 
-// requestsAtOnce is how many requests are under way at once, not counting those that have waited
+// RequestsAtOnce is how many requests are under way at once, not counting those that have waited
 // seconds for an answer.
-const requestsAtOnce = 32
+const RequestsAtOnce = 32
 
 // Drainer drains nodes. Its methods are safe for concurrent use, and none waits for
 // a pod. They answer while Run runs: what is asked before waits for it, and once Run has ended nothing is
@@ -104,7 +104,7 @@ func New(opts Options) *Drainer {
 	d := &Drainer{
 		opts:  opts,
 		inbox: newInbox(),
-		fleet: plan.NewFleet(opts.Policy, requestsAtOnce, rand.Uint64()),
+		fleet: plan.NewFleet(opts.Policy, RequestsAtOnce, rand.Uint64()),
 		going: map[string]going{},
 	}
 	d.cluster = watch.New(watch.Options{

@@ -88,7 +88,7 @@ func TestSlowWebhookUnderATightBudget(t *testing.T) {
 // lets so many go at a time; zero is no budget.
 func lastEviction(t *testing.T, takes time.Duration, allowed int32) (last time.Duration) {
 	var mu sync.Mutex
-	stageAtOnce(t, requestsAtOnce, holding, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
+	stageAtOnce(t, RequestsAtOnce, holding, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
 		start := time.Now()
 		for i := range 400 {
 			f.pod(pod(fmt.Sprintf("p%03d", i), withGrace(30), of("web")))

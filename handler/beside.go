@@ -102,7 +102,9 @@ func (b bounded) Get(ctx context.Context, name string, opts metav1.GetOptions) (
 	return b.Nodes.Get(ctx, name, opts)
 }
 
-func (b bounded) Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, sub ...string) (*corev1.Node, error) {
+func (b bounded) Patch(
+	ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, sub ...string,
+) (*corev1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, nodeWriteTimeout)
 	defer cancel()
 	return b.Nodes.Patch(ctx, name, pt, data, opts, sub...)

@@ -135,7 +135,8 @@ func (c *caller) installedIn(ctx context.Context) (place, error) {
 	case 1:
 		return place{list[0], bound[list[0]]}, nil
 	}
-	return place{}, fmt.Errorf("%w: spot-handler is installed in the namespaces %s: say which with --daemon-namespace", errUsage, strings.Join(list, ", "))
+	return place{}, fmt.Errorf("%w: spot-handler is installed in the namespaces %s: say which with --daemon-namespace",
+		errUsage, strings.Join(list, ", "))
 }
 
 // remembered is what the installation keeps of lost offerings; nothing without one. Its pools have

@@ -226,8 +226,11 @@ var kinds = map[string]kind{
 		"status": {"numberReady": nil},
 	}), fieldBound, objectBound},
 	"policy/poddisruptionbudgets": {object(fields{
-		"spec":   nil,
-		"status": {"observedGeneration": nil, "disruptionsAllowed": nil, "currentHealthy": nil, "desiredHealthy": nil, "expectedPods": nil, "disruptedPods": nil},
+		"spec": nil,
+		"status": {
+			"observedGeneration": nil, "disruptionsAllowed": nil, "currentHealthy": nil, "desiredHealthy": nil,
+			"expectedPods": nil, "disruptedPods": nil,
+		},
 	}), podField, podBound}, // disruptedPods has an entry for each pod whose eviction was granted of late
 	"storage.k8s.io/volumeattachments": {object(fields{
 		"spec": {"nodeName": nil, "source": {"persistentVolumeName": nil}},

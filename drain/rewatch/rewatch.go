@@ -50,7 +50,9 @@ func Of[L runtime.Object](client Client[L], pick func(*metav1.ListOptions)) *cac
 }
 
 // Pages lists in pages of o.Limit, and calls use with one after the other.
-func Pages[L metav1.ListInterface](ctx context.Context, list func(context.Context, metav1.ListOptions) (L, error), o metav1.ListOptions, use func(L)) error {
+func Pages[L metav1.ListInterface](
+	ctx context.Context, list func(context.Context, metav1.ListOptions) (L, error), o metav1.ListOptions, use func(L),
+) error {
 	for {
 		page, err := list(ctx, o)
 		if err != nil {

@@ -82,7 +82,7 @@ func TestStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stream := watch.NewFake()
 		defer stream.Stop()
-		var told []string
+		var seen []string
 		w := New(Options[*corev1.Node, *metav1.PartialObjectMetadata]{
 			Source: &cache.ListWatch{
 				ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
@@ -102,14 +102,14 @@ func TestStream(t *testing.T) {
 			Changed: func(before, after *metav1.PartialObjectMetadata) {
 				switch {
 				case before == nil:
-					told = append(told, "new "+after.Name)
+					seen = append(seen, "new "+after.Name)
 				case after == nil:
-					told = append(told, "gone "+before.Name)
+					seen = append(seen, "gone "+before.Name)
 				default:
-					told = append(told, after.Name+" from "+before.ResourceVersion+" to "+after.ResourceVersion)
+					seen = append(seen, after.Name+" from "+before.ResourceVersion+" to "+after.ResourceVersion)
 				}
 			},
-			Synced: func() { told = append(told, "synced") },
+			Synced: func() { seen = append(seen, "synced") },
 			Logger: zerolog.Nop(),
 		})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -121,8 +121,8 @@ func TestStream(t *testing.T) {
 		}
 		stream.Add(node("a", "1"))
 		synctest.Wait()
-		if len(told) != 0 || w.HasSynced() {
-			t.Errorf("before all have come: %q, synced %t", told, w.HasSynced())
+		if len(seen) != 0 || w.HasSynced() {
+			t.Errorf("before all have come: %q, synced %t", seen, w.HasSynced())
 		}
 		end := node("", "2")
 		end.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
@@ -131,8 +131,8 @@ func TestStream(t *testing.T) {
 		stream.Add(node("b", "4"))
 		stream.Delete(node("a", "5"))
 		synctest.Wait()
-		if want := []string{"new a", "synced", "a from 1 to 3", "new b", "gone a"}; !slices.Equal(told, want) || !w.HasSynced() {
-			t.Errorf("told %q, synced %t; want %q", told, w.HasSynced(), want)
+		if want := []string{"new a", "synced", "a from 1 to 3", "new b", "gone a"}; !slices.Equal(seen, want) || !w.HasSynced() {
+			t.Errorf("seen %q, synced %t; want %q", seen, w.HasSynced(), want)
 		}
 	})
 }
@@ -142,7 +142,7 @@ func whole[T any](of T) T { return of }
 
 // Whoever watches is notified of every change once, also of those that a gap in the watch has hidden.
 func TestChanges(t *testing.T) {
-	var told []string
+	var seen []string
 	pod := func(name string, phase corev1.PodPhase) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Status: corev1.PodStatus{Phase: phase}}
 	}
@@ -159,14 +159,14 @@ func TestChanges(t *testing.T) {
 		Changed: func(before, after *metav1.PartialObjectMetadata) {
 			switch {
 			case before == nil:
-				told = append(told, "new "+after.Name)
+				seen = append(seen, "new "+after.Name)
 			case after == nil:
-				told = append(told, "gone "+before.Name)
+				seen = append(seen, "gone "+before.Name)
 			default:
-				told = append(told, "changed "+after.Name+" to "+after.Labels["phase"])
+				seen = append(seen, "changed "+after.Name+" to "+after.Labels["phase"])
 			}
 		},
-		Synced: func() { told = append(told, "synced") },
+		Synced: func() { seen = append(seen, "synced") },
 	})
 	// streamed is what a list is that has come as a stream.
 	streamed := func(pods ...*corev1.Pod) []any {
@@ -197,16 +197,16 @@ func TestChanges(t *testing.T) {
 			[]string{"changed a to Failed", "gone d", "new e"}, []string{"a", "e"}},
 	}
 	for _, s := range steps {
-		told = nil
+		seen = nil
 		if w.HasSynced() != (s.name != "the first list") {
 			t.Errorf("before %s: synced %t", s.name, w.HasSynced())
 		}
 		if err := s.do(); err != nil {
 			t.Fatal(err)
 		}
-		slices.Sort(told)
-		if diff := cmp.Diff(s.want, told); diff != "" {
-			t.Errorf("%s (-want +told):\n%s", s.name, diff)
+		slices.Sort(seen)
+		if diff := cmp.Diff(s.want, seen); diff != "" {
+			t.Errorf("%s (-want +seen):\n%s", s.name, diff)
 		}
 		var have []string
 		for _, p := range w.All() {

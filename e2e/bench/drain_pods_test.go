@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"spot-handler/drain"
 	"spot-handler/e2e/controlplane"
 )
 
@@ -38,10 +39,6 @@ func newCrowd(b *testing.B, ctx context.Context, cluster *controlplane.Cluster, 
 	return crowd{made, pods}
 }
 
-// evictionsAtOnce is how many evictions the daemon has under way at once: requestsAtOnce in
-// package drain.
-const evictionsAtOnce = 32
-
 // evictor is the raw loop's client for evictions. Like the daemon's it does not wait by
 // itself when the API server asks for that.
 func evictor(cluster *controlplane.Cluster) (rest.Interface, error) {
@@ -57,7 +54,7 @@ func evictor(cluster *controlplane.Cluster) (rest.Interface, error) {
 // again at once. It returns when the last is granted.
 func rawEvict(ctx context.Context, client rest.Interface, pods []*corev1.Pod) error {
 	var g errgroup.Group
-	g.SetLimit(evictionsAtOnce)
+	g.SetLimit(drain.RequestsAtOnce)
 	for _, p := range pods {
 		g.Go(func() error {
 			eviction := &policyv1.Eviction{

@@ -90,10 +90,14 @@ type Sender struct {
 
 // New returns a Sender. It makes no call and starts nothing.
 func New(o Options) *Sender {
-	w := &Sender{opts: o, shares: ratelimit.New(nodeEvery, nodeBurst, senders), results: promauto.With(o.Registerer).NewCounterVec(prometheus.CounterOpts{
-		Name: "spot_handler_webhooks_total",
-		Help: "Webhooks, by what became of them.",
-	}, []string{"result"})}
+	w := &Sender{
+		opts:   o,
+		shares: ratelimit.New(nodeEvery, nodeBurst, senders),
+		results: promauto.With(o.Registerer).NewCounterVec(prometheus.CounterOpts{
+			Name: "spot_handler_webhooks_total",
+			Help: "Webhooks, by what became of them.",
+		}, []string{"result"}),
+	}
 	for _, result := range []string{resultDelivered, resultRejected, resultExpired, resultDropped} {
 		w.results.WithLabelValues(result)
 	}

@@ -154,7 +154,8 @@ func daemonOnSpot(s Snapshot) (found []Finding) {
 			Namespace: of.Namespace, Object: of.Object, Pods: len(nodes),
 			What: "drains all nodes, and runs on spot nodes only",
 			Why:  "it loses its own nodes in the mass interruption it is there for",
-			Fix:  by[of].fix("node affinity to nodes that are not spot", append(spotValues(nodes), "--set", "controller.nodeSelector=null,controller.affinity=null")...),
+			Fix: by[of].fix("node affinity to nodes that are not spot",
+				append(spotValues(nodes), "--set", "controller.nodeSelector=null,controller.affinity=null")...),
 		})
 	}
 	return found

@@ -1,10 +1,10 @@
 // Package plan forecasts what would become of every pod if nodes were taken now.
 //
 // [Daemon.Forecast] plays the interruption in virtual time, on a copy of the cluster that was read before.
-// The drain is the daemon's own: a [plan.Fleet] is shown what it watches, and what it requests is carried
-// out. All else is played: the API server that refuses evictions by disruption budgets, the controllers that make replacement pods, the
-// scheduler that places them, the kubelets that start and stop pods, the replacement node that boots,
-// and the deadline, at which the rest is lost.
+// The drain is the daemon's own: a [plan.Fleet] is shown what it watches, and what it requests is
+// carried out. All else is played: the API server that refuses evictions by disruption budgets, the
+// controllers that make replacement pods, the scheduler that places them, the kubelets that start
+// and stop pods, the replacement node that boots, and the deadline, at which the rest is lost.
 //
 // What is played reads no clock and makes no call, and the same input has the same forecast. What
 // nobody can know beforehand, such as how long an instance takes to boot, is in [Assumptions], each

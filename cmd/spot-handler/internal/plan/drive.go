@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"spot-handler/drain"
 	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
@@ -22,15 +23,11 @@ import (
 //	                    ├─────► requests, which the API server answers a moment later
 //	                    └─────► what the pods wait for, and when to ask again
 
-const (
-	// requestsAtOnce is how many requests of the drain are under way at once.
-	requestsAtOnce = 32
-	// answered is how long the API server takes to answer a request of the drain.
-	answered = 20 * time.Millisecond
-)
+// answered is how long the API server takes to answer a request of the drain.
+const answered = 20 * time.Millisecond
 
 // newFleet has the same seed each time: the same input has the same forecast.
-func newFleet(policy plan.Policy) *plan.Fleet { return plan.NewFleet(policy, requestsAtOnce, 0) }
+func newFleet(policy plan.Policy) *plan.Fleet { return plan.NewFleet(policy, drain.RequestsAtOnce, 0) }
 
 // state is how the node's interruption stands.
 func (l *lostNode) state() plan.NodeState {

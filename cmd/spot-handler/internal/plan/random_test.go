@@ -80,7 +80,7 @@ func TestRandomForecasts(t *testing.T) {
 				p.Gone != nil && ends > 0 && *p.Gone > ends,
 				p.Outcome == Graceful && p.Gone == nil,
 				p.Outcome == Left && p.Leaves != nil:
-				t.Errorf("round %d: %+v, its node ends at %v", round, p, ends)
+				t.Errorf("round %d: %+v, its node's deadline %v", round, p, ends)
 			}
 		}
 	}

@@ -213,7 +213,8 @@ func (r Reader) node(ctx context.Context, name string, in InForce) (Node, error)
 	if rec, err := nodes.Record(node); err == nil && !rec.Phase.Over() {
 		t.refusals, err = r.refusals(ctx, node)
 		miss(err)
-		t.situation, err = watch.Survey(ctx, watch.Clients{Pods: r.Core, Budgets: r.Policy, Dynamic: r.Dynamic}, name, in.interruption(rec, t.now), in.Policy)
+		clients := watch.Clients{Pods: r.Core, Budgets: r.Policy, Dynamic: r.Dynamic}
+		t.situation, err = watch.Survey(ctx, clients, name, in.interruption(rec, t.now), in.Policy)
 		miss(err)
 		t.surveyed = err == nil
 		t.peers = r.peers(ctx, node, rec)

@@ -354,7 +354,7 @@ func TestNodeReadsItsPeersWhileItWaits(t *testing.T) {
 	}
 }
 
-// With --watch, the status is shown again until ctx ends, which is no error; an error of whoever shows it is one.
+// With --watch, the status is shown again until ctx ends, which is no error; an error from showing it is one.
 func TestWatchShowsAgain(t *testing.T) {
 	s := &served{nodes: []*corev1.Node{node("node-1", "batch", as(interruption.Drained, nil, nil))}}
 	r := s.reader(t)
