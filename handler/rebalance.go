@@ -187,10 +187,11 @@ func (r *reconciliation) dropRecommendation(ctx context.Context, why string) err
 
 // lapseAt is when to undo what a recommendation has set on a node; zero means never. A drain
 // that has ended with a replacement is not undone: its pods have moved. Nor is that of an
-// instance that has left its group, as there is no way back for it.
+// instance that has left its group, as there is no way back for it. Where the pods have moved to nodes
+// that were there, an instance that is still in its group by then is nobody's to end.
 func (r *reconciliation) lapseAt() time.Time {
 	asked := r.known.replacementOf(r.rec)
-	moved := r.rec.Phase.Over() && asked != nil && asked.State == provisioner.StateReady
+	moved := r.rec.Phase.Over() && asked != nil && asked.State == provisioner.StateReady && asked.Backend != provisioner.Spare
 	if r.opts.RebalanceTTL == 0 || r.node.DeletionTimestamp != nil || r.due() || moved || r.detached() {
 		return time.Time{}
 	}

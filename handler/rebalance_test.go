@@ -284,6 +284,33 @@ func TestEmptyNodeLapses(t *testing.T) {
 	})
 }
 
+// A node whose pods have moved to others that were there has no replacement: if nobody ends it, as in an Auto Scaling
+// group, it goes back to service. One whose pods have moved to its replacement does not.
+func TestNodeThatNobodyEndsGoesBackToService(t *testing.T) {
+	for backend, undone := range map[string]bool{provisioner.Spare: true, provisioner.ASG: false} {
+		t.Run(backend, func(t *testing.T) {
+			recommended(t, func(t *testing.T, s *atRisk) {
+				s.h.opts.Provisioner.(*fakeProvisioner).RequestFunc = func(interruption.Record) (interruption.Replacement, error) {
+					return interruption.Replacement{Backend: backend, State: provisioner.StateReady}, nil
+				}
+				s.accept(t)
+				s.steps(t, 2)
+				s.left = 0
+				s.steps(t, 2)
+				wantPhase(t, s.nodes, interruption.Released)
+				time.Sleep(time.Hour - time.Second)
+				s.steps(t, 1)
+				wantPhase(t, s.nodes, interruption.Released)
+				time.Sleep(2 * time.Second)
+				s.steps(t, 1)
+				if _, has := s.nodes.raw(t); has == undone {
+					t.Errorf("has a record: %t", has)
+				}
+			})
+		})
+	}
+}
+
 // An admin's cordon, taint and label are left as they were.
 func TestLapseLeavesWhatAnAdminHadSet(t *testing.T) {
 	recommended(t, func(t *testing.T, s *atRisk) {
