@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // The lifecycle states of an instance in its group, as far as they are emulated.
@@ -199,6 +200,15 @@ func (s *Server) Recommend(id string) {
 	s.launch(g, i)
 }
 
+// Interrupt has EC2 end an instance. Its group launches another.
+func (s *Server) Interrupt(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := s.instances[id]; i.State == Running {
+		s.end(i)
+	}
+}
+
 // detach takes instances out of the group, all or none.
 func (s *Server) detach(g *group, ids []string, decrement bool) *apiError {
 	for _, id := range ids {
@@ -248,14 +258,9 @@ func (s *Server) terminate(ids []string) *apiError {
 		return noInstances(missing)
 	}
 	for _, id := range ids {
-		i := s.instances[id]
-		if i.State != Running {
-			continue
+		if i := s.instances[id]; i.State == Running {
+			s.end(i)
 		}
-		if g := s.groups[i.Group]; g != nil {
-			i.Lifecycle = Terminating
-		}
-		s.end(i)
 	}
 	return nil
 }
@@ -264,6 +269,9 @@ func (s *Server) terminate(ids []string) *apiError {
 func (s *Server) end(i *instance) {
 	i.State = ShuttingDown
 	if g := s.groups[i.Group]; g != nil {
+		if !strings.HasPrefix(i.Lifecycle, Terminating) {
+			i.Lifecycle = Terminating
+		}
 		s.keep(g)
 	}
 	s.after(s.opts.Leave, func() {

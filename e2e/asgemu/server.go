@@ -51,15 +51,21 @@ type Server struct {
 // Start serves on the loopback interface until Close, after which nothing boots or ends. Like httptest.NewServer it
 // panics if it cannot listen.
 func Start(o Options) *Server {
+	s := New(o)
+	s.Server = faulty.Start(s, faulty.Options{})
+	return s
+}
+
+// New returns a Server that does not listen: its ServeHTTP is called.
+func New(o Options) *Server {
 	o.Boot, o.Leave = cmp.Or(o.Boot, 100*time.Millisecond), cmp.Or(o.Leave, 100*time.Millisecond)
-	s := &Server{
+	return &Server{
+		Server:    faulty.New(),
 		opts:      o,
 		groups:    map[string]*group{},
 		instances: map[string]*instance{},
 		largest:   map[string]int{},
 	}
-	s.Server = faulty.Start(s, faulty.Options{})
-	return s
 }
 
 // Largest returns the most instances, or groups, that one call of the action named.

@@ -1,6 +1,6 @@
 // Package sim plays a cluster in virtual time, for the daemon to act in: an API server in memory, the controllers
-// of workloads, of disruption budgets and of nodes, a scheduler, kubelets, Karpenter, SQS, and EC2 that gives
-// notices early, late, twice or never and takes instances. Everything happens in a bubble of testing/synctest: an
+// of workloads, of disruption budgets and of nodes, a scheduler, kubelets, Karpenter or Auto Scaling groups, SQS, and
+// EC2 that gives notices early, late, twice or never and takes instances. Everything happens in a bubble of testing/synctest: an
 // hour takes a second or less.
 //
 // A [Scene] is all that a round is made of, as plain data; [DrawScene] draws one from a seed. A [World] plays it,
@@ -17,7 +17,8 @@
 //   - Karpenter has two NodePools, launches what it is asked for without looking at requirements but capacity type and
 //     zone, and consolidates empty nodes only.
 //   - Clocks agree, and the daemon's own pods run on no node.
-//   - Auto Scaling groups, placeholders, imds, scheduled events and rehearsals are not played.
+//   - An Auto Scaling group has no lifecycle hooks, and launches all it lacks or nothing.
+//   - Placeholders, imds, scheduled events and rehearsals are not played.
 //
 // # Reproducing
 //

@@ -1,11 +1,14 @@
 package sim
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,6 +28,9 @@ func (w *World) planLoss(nth int, l Loss) {
 		w.at(l.At+l.Lead-l.Early, "take "+id, func() {
 			if i := w.instances[id]; i != nil {
 				w.end(i, true)
+				if w.cloud != nil {
+					w.cloud.Interrupt(id)
+				}
 			}
 		})
 	}
@@ -41,6 +47,9 @@ func (w *World) announce(nth int, l Loss, kind interruption.Kind, at, lead time.
 			lead -= time.Since(noticed) // it is stamped in whole seconds
 		}
 		w.judge.announced(l)
+		if w.cloud != nil && kind == interruption.RebalanceRecommendation {
+			w.cloud.Recommend(instanceID(l.Node))
+		}
 		for n := range l.Copies {
 			event, at := fmt.Sprintf("%08x-%04x-4000-8000-%012x", w.Scene.Seed&0xffffffff, nth, len(kind)), noticed
 			if n > 0 && l.Renews {
@@ -85,7 +94,7 @@ func (w *World) cancel(name string) {
 	w.after(cancelTakes, "cancelled "+name, func() { w.judge.judgeCancel(name, since) })
 }
 
-// AWS is one process's way to SQS.
+// AWS is one process's way to SQS, Auto Scaling and EC2.
 type AWS struct {
 	world  *World
 	client *memapi.Client
@@ -107,8 +116,19 @@ func (a AWS) Do(r *http.Request) (answer *http.Response, err error) {
 		}
 	}()
 	out := &recorder{header: http.Header{}, code: http.StatusOK}
-	// The real one reads the body before it answers.
-	a.world.sqs.ServeHTTP(out, r)
+	// The real ones read the body before they answer.
+	service, _, _ := strings.Cut(r.URL.Host, ".")
+	switch {
+	case service == "sqs":
+		a.world.sqs.ServeHTTP(out, r)
+	case a.world.cloud == nil:
+		return nil, errRefused
+	default:
+		if err := a.judgeGroups(r); err != nil {
+			return nil, err
+		}
+		a.world.cloud.ServeHTTP(out, r)
+	}
 	if err := a.world.reachesAWS(r.Context(), a.client); err != nil {
 		return nil, err
 	}
@@ -116,4 +136,19 @@ func (a AWS) Do(r *http.Request) (answer *http.Response, err error) {
 		StatusCode: out.code, Status: http.StatusText(out.code), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: out.header, Body: io.NopCloser(&out.body), ContentLength: int64(out.body.Len()), Request: r,
 	}, nil
+}
+
+// judgeGroups holds a request to Auto Scaling or EC2 to the invariants.
+func (a AWS) judgeGroups(r *http.Request) error {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	form, err := url.ParseQuery(string(body))
+	if err != nil {
+		return err
+	}
+	a.world.Do(func() { a.world.judge.groupRequest(a.client.Name, form) })
+	return nil
 }

@@ -27,6 +27,9 @@ type judge struct {
 	messages []sentMessage
 	repeats  map[string][]time.Time // failed requests by process and what they are
 	requests int
+	// terminated are the instances that we have asked EC2 to end.
+	terminated map[string]bool
+
 	led      string    // the process that has the lease
 	ledSince time.Time // and since when
 }
@@ -39,6 +42,8 @@ func newJudge(w *World) *judge {
 		pods:    map[types.UID]*podLife{},
 		repeats: map[string][]time.Time{},
 		closed:  map[string]time.Time{},
+
+		terminated: map[string]bool{},
 	}
 }
 

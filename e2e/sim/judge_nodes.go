@@ -13,6 +13,7 @@ import (
 	"spot-handler/e2e/sim/memapi"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
+	"spot-handler/handler/provisioner"
 	"spot-handler/handler/provisioner/karpenter"
 )
 
@@ -187,6 +188,9 @@ func (j *judge) sceneNode(name string) *Node {
 	return nil
 }
 
+// justBound is how long a pod might not be seen that a scheduler has bound late.
+const justBound = 12 * time.Second
+
 // recordOver holds a record to its word: where it says that all have left, none is there.
 func (j *judge) recordOver(node *corev1.Node, rec interruption.Record) {
 	if rec.Pods == nil {
@@ -196,7 +200,7 @@ func (j *judge) recordOver(node *corev1.Node, rec interruption.Record) {
 	var stays []string
 	for _, pod := range j.w.podsOn(node.Name) {
 		life := j.pods[pod.UID]
-		fresh := life != nil && time.Since(life.bound) < 12*time.Second // a scheduler may be late
+		fresh := life != nil && time.Since(life.bound) < justBound
 		if hasToMove(pod) && pod.DeletionTimestamp == nil && !fresh {
 			stays = append(stays, pod.Name)
 		}
@@ -221,7 +225,13 @@ func (j *judge) noticed(node string) bool {
 func (j *judge) stands(node *corev1.Node, rec interruption.Record) bool {
 	flags := j.w.Scene.Flags
 	cordonOnly := rec.Kind == interruption.RebalanceRecommendation && slices.Contains(flags, "--rebalance=cordon")
-	return cordonOnly || slices.Contains(flags, "--provisioner=none") && rec.Phase.Over() && j.w.alive(node.Name)
+	// An instance that has left its group does not go back, and its last pods can stay.
+	if a := rec.Replacement; a != nil && a.Backend == provisioner.ASG && a.Name != "" && slices.ContainsFunc(j.w.podsOn(node.Name), hasToMove) {
+		return true
+	}
+	// EC2 has given a notice for an instance of a group and not taken it: nobody else does.
+	leftToEC2 := slices.Contains(flags, "--provisioner=none") || j.w.cloud != nil && rec.Kind == interruption.SpotInterruption
+	return cordonOnly || leftToEC2 && rec.Phase.Over() && j.w.alive(node.Name)
 }
 
 // mayReturn is how long an attempt to go back to spot can take: the TTL of the scenes, twice.

@@ -287,7 +287,12 @@ func (w *World) provision() {
 				need += cpuOf(pod)
 			}
 		}
-		if need == 0 {
+		switch {
+		case need == 0:
+			return
+		case w.cloud != nil:
+			w.scaleUp()
+			w.after(20*time.Second, "provision again", w.provision)
 			return
 		}
 		// What is on its way takes the pods first.

@@ -33,7 +33,14 @@ func instanceID(name string) string {
 }
 
 // instanceOf is the machine of a node; nil: it never had one.
-func (w *World) instanceOf(node string) *instance { return w.instances[instanceID(node)] }
+func (w *World) instanceOf(node string) *instance {
+	for _, i := range w.instances {
+		if i.node == node {
+			return i
+		}
+	}
+	return nil
+}
 
 func quantity(milli int64) resource.Quantity {
 	return *resource.NewMilliQuantity(milli, resource.DecimalSI)
@@ -83,14 +90,18 @@ func nodeOf(i *instance, claim types.UID, ready bool) *corev1.Node {
 }
 
 func (w *World) buildNode(n Node) {
-	i := &instance{id: instanceID(n.Name), node: n.Name, claim: "claim-" + n.Name, pool: n.Pool, zone: n.Zone, cpu: n.CPU, runs: true}
+	i := &instance{id: instanceID(n.Name), node: n.Name, pool: n.Pool, zone: n.Zone, cpu: n.CPU, runs: true}
 	w.instances[i.id] = i
-	claim := w.newClaim(i.claim, n.Pool, nil)
 	old := metav1.NewTime(w.began.Add(-time.Hour))
-	claim.SetCreationTimestamp(old)
-	setClaim(claim, i, "Launched", "Registered", "Initialized")
-	w.Put(memapi.NodeClaims, claim, byKarpenter)
-	node := nodeOf(i, claim.GetUID(), true)
+	node := groupNodeOf(i, true)
+	if w.cloud == nil {
+		i.claim = "claim-" + n.Name
+		claim := w.newClaim(i.claim, n.Pool, nil)
+		claim.SetCreationTimestamp(old)
+		setClaim(claim, i, "Launched", "Registered", "Initialized")
+		w.Put(memapi.NodeClaims, claim, byKarpenter)
+		node = nodeOf(i, claim.GetUID(), true)
+	}
 	node.Status.Conditions[0].LastTransitionTime = old
 	node.CreationTimestamp, node.Spec.Unschedulable = old, n.Cordoned
 	w.Put(memapi.Nodes, node, byKarpenter)
@@ -130,6 +141,10 @@ func (w *World) end(i *instance, taken bool) {
 	w.judge.ended(i)
 	// The node lifecycle controller's grace period is 50 s since Kubernetes 1.32.
 	w.after(50*time.Second, "unknown "+i.id, func() { w.nodeUnknown(i) })
+	if i.claim == "" { // the cloud controller looks every 5 s what has become of Nodes that aren't Ready
+		w.after(50*time.Second+w.draw().Between(0, 5*time.Second, i.node, "collected"), "collect "+i.id, func() { w.collect(i) })
+		return
+	}
 	// Karpenter finds out that a machine is gone: at once, if it reads of it in its own queue, or when it next lists them.
 	w.after(w.draw().Between(5*time.Second, 100*time.Second, i.node, "collected"), "collect "+i.id, func() { w.collect(i) })
 }

@@ -21,6 +21,7 @@ type Scene struct {
 	Rates     Rates
 
 	Karpenter Karpenter
+	Groups    Groups
 }
 
 // Pools of nodes.
@@ -150,7 +151,13 @@ func DrawScene(seed uint64) Scene {
 	if !d.Chance(0.25, "quiet") {
 		s.drawFaults(d)
 	}
-	s.Flags = drawFlags(d)
+	s.Groups = Groups{
+		Manage: d.Chance(0.25, "groups"), Rebalances: d.Chance(0.5, "groups rebalance"), Full: d.Chance(0.2, "spot group full"),
+	}
+	if !s.Groups.Manage {
+		s.Groups = Groups{}
+	}
+	s.Flags = drawFlags(d, s.Groups.Manage)
 	s.Karpenter = Karpenter{
 		Boot:         d.Between(15*time.Second, 70*time.Second, "boot"),
 		NoCapacity:   Pick(d, []float64{0, 0, 0, 0.2, 1}, "no capacity"),
@@ -162,7 +169,7 @@ func DrawScene(seed uint64) Scene {
 	return s
 }
 
-func drawFlags(d Draw) []string {
+func drawFlags(d Draw, groups bool) []string {
 	flags := []string{
 		"--replacement-ttl=1m",
 		"--drain-strategy=" + Pick(d, []string{"surge", "surge", "hold", "at-once"}, "strategy"),
@@ -174,8 +181,11 @@ func drawFlags(d Draw) []string {
 	if d.Chance(0.2, "needed") {
 		flags = append(flags, "--replacement=when-needed")
 	}
-	if d.Chance(0.1, "none") {
+	switch {
+	case d.Chance(0.1, "none"):
 		flags = append(flags, "--provisioner=none")
+	case groups:
+		flags = append(flags, "--provisioner=asg")
 	}
 	return flags
 }

@@ -80,6 +80,14 @@ func smallerThan(s Scene) (list []Scene) {
 			add(func(s *Scene) { s.Losses[i] = simpler })
 		}
 	}
+	for _, clears := range []func(*Groups) bool{
+		func(g *Groups) bool { return clearOf(&g.Rebalances) },
+		func(g *Groups) bool { return clearOf(&g.Full) },
+	} {
+		if groups := s.Groups; clears(&groups) {
+			add(func(s *Scene) { s.Groups = groups })
+		}
+	}
 	for _, k := range simplerKarpenters(s.Karpenter) {
 		add(func(s *Scene) { s.Karpenter = k })
 	}

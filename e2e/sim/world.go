@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"spot-handler/e2e/asgemu"
 	"spot-handler/e2e/sim/memapi"
 	"spot-handler/e2e/sqsemu"
 	"spot-handler/handler/interruption"
@@ -24,6 +25,7 @@ type World struct {
 
 	began     time.Time
 	sqs       *sqsemu.Server
+	cloud     *asgemu.Server // nil where Karpenter makes the nodes
 	timers    timers
 	byKey     map[string]*timer
 	wake      chan struct{}
@@ -46,6 +48,9 @@ func New(s Scene) *World {
 	}
 	w.Queue = w.sqs.Queue("spot-handler")
 	w.judge = newJudge(w)
+	if s.Groups.Manage {
+		w.cloud = w.newCloud()
+	}
 	w.Do(func() {
 		w.build()
 		w.judge.meet()
@@ -192,7 +197,11 @@ func (w *World) build() {
 	}
 	offerings := metav1.ObjectMeta{Namespace: Namespace, Name: "spot-handler-offerings"}
 	w.Put(memapi.ConfigMaps, &corev1.ConfigMap{ObjectMeta: offerings}, byOperator)
-	w.buildPools()
+	if w.cloud == nil {
+		w.buildPools()
+	} else {
+		w.buildGroups()
+	}
 	for _, n := range w.Scene.Nodes {
 		w.buildNode(n)
 	}

@@ -1,0 +1,94 @@
+package sim
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/e2e/asgemu"
+	"spot-handler/e2e/sim/memapi"
+)
+
+// Groups are the Auto Scaling groups that the nodes of a scene can belong to, one for each pool, in place of
+// Karpenter's NodePools. Machines boot as long, and fail as often, as Karpenter's do.
+type Groups struct {
+	Manage     bool // the nodes belong to groups
+	Rebalances bool // they have Capacity Rebalancing, as EKS's managed spot groups
+	Full       bool // the spot group launches nothing
+}
+
+// leaves is how long a machine is shutting down, or still listed after it was detached.
+const leaves = 5 * time.Second
+
+// buildGroups has the nodes of the scene belong to groups, for as long as its API is asked.
+func (w *World) buildGroups() {
+	members := map[string][]string{}
+	for _, n := range w.Scene.Nodes {
+		members[n.Pool] = append(members[n.Pool], instanceID(n.Name))
+	}
+	for pool, ids := range members {
+		w.cloud.CreateGroup(pool, ids...)
+		if w.Scene.Groups.Rebalances {
+			w.cloud.RebalanceCapacity(pool)
+		}
+	}
+	if w.Scene.Groups.Full {
+		w.cloud.Suspend(PoolSpot, "Launch")
+	}
+}
+
+// newCloud is Auto Scaling, and EC2 as far as groups go.
+func (w *World) newCloud() *asgemu.Server {
+	return asgemu.New(asgemu.Options{
+		Boot:   w.Scene.Karpenter.Boot,
+		Leave:  leaves,
+		Booted: func(i asgemu.Instance) { w.Do(func() { w.join(i) }) },
+		Ended: func(i asgemu.Instance) {
+			w.Do(func() {
+				if of := w.instances[i.ID]; of != nil {
+					w.end(of, !w.judge.terminated[i.ID])
+				}
+			})
+		},
+	})
+}
+
+// join has a machine that a group has launched register as a Node.
+func (w *World) join(of asgemu.Instance) {
+	i := &instance{id: of.ID, node: "joined-" + of.ID, pool: of.Group, zone: asgemu.Zone, cpu: 4000, runs: true}
+	w.instances[i.id] = i
+	fine := !w.draw().Chance(w.Scene.Karpenter.NeverReady, i.node, "never ready")
+	w.note("group %s: %s joins, Ready %t", i.pool, i.node, fine)
+	w.Put(memapi.Nodes, groupNodeOf(i, fine), byController)
+}
+
+// groupNodeOf is the Node that a machine of a group registers as.
+func groupNodeOf(i *instance, ready bool) *corev1.Node {
+	node := nodeOf(i, "", ready)
+	node.Finalizers, node.OwnerReferences = nil, nil
+	for _, label := range []string{"karpenter.sh/nodepool", "karpenter.sh/capacity-type", "karpenter.sh/registered"} {
+		delete(node.Labels, label)
+	}
+	node.Labels["eks.amazonaws.com/nodegroup"] = i.pool
+	node.Labels["eks.amazonaws.com/capacityType"] = map[bool]string{true: "SPOT", false: "ON_DEMAND"}[i.pool == PoolSpot]
+	return node
+}
+
+// scaleUp is an autoscaler that makes a group larger for pods that nothing has room for.
+func (w *World) scaleUp() {
+	group := PoolSpot
+	if w.Scene.Groups.Full {
+		group = PoolFallback
+	}
+	counted := 0
+	for _, i := range w.cloud.Members(group) {
+		switch i.Lifecycle {
+		case asgemu.Pending:
+			return // it takes the pods first
+		case asgemu.InService:
+			counted++
+		}
+	}
+	w.note("autoscaler: %s gets one more", group)
+	w.cloud.SetDesired(group, counted+1)
+}

@@ -1,0 +1,82 @@
+package sim
+
+import (
+	"net/url"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/e2e/sim/memapi"
+	"spot-handler/handler/interruption"
+)
+
+// groupRequest holds a request to Auto Scaling or EC2 to the invariants, as it is made.
+func (j *judge) groupRequest(by string, form url.Values) {
+	switch form.Get("Action") {
+	case "DetachInstances":
+		for _, id := range listed(form, "InstanceIds.member.") {
+			j.judgeDetach(by, id, form)
+		}
+	case "TerminateInstances":
+		for _, id := range listed(form, "InstanceId.") {
+			j.judgeTerminate(by, id)
+		}
+	}
+}
+
+// listed are the values of the parameters with that prefix.
+func listed(form url.Values, prefix string) (list []string) {
+	for name, values := range form {
+		if strings.HasPrefix(name, prefix) {
+			list = append(list, values...)
+		}
+	}
+	return list
+}
+
+// judgeDetach: only the instance of an interrupted node leaves its group, which stays as large as it is, and only once
+// the node's record names the group: the next process has to know that it was us.
+func (j *judge) judgeDetach(by, id string, form url.Values) {
+	i := j.w.instances[id]
+	if i == nil || !j.noticed(i.node) {
+		j.breaks(notOurs, "%s detaches %s, about which nobody has announced anything", by, id)
+		return
+	}
+	j.w.note("%s: detaches %s of %s", by, id, i.node)
+	if form.Get("ShouldDecrementDesiredCapacity") != "false" {
+		j.breaks(oneEach, "%s detaches %s, and no other is launched for it", by, i.node)
+	}
+	node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, i.node)
+	if node == nil {
+		return // a moment ago
+	}
+	if rec, has := recordOf(node); !has || rec.Replacement == nil || rec.Replacement.Name == "" {
+		j.breaks(recordsTrue, "%s detaches %s, and its record is %s", by, i.node, summary(rec, has))
+	}
+}
+
+// judgeTerminate: EC2 ends those that it has given a notice for. We end those of which it has said that it might, once
+// they are drained.
+func (j *judge) judgeTerminate(by, id string) {
+	j.terminated[id] = true
+	i := j.w.instances[id]
+	if i == nil || !j.noticed(i.node) {
+		j.breaks(notOurs, "%s terminates %s, about which nobody has announced anything", by, id)
+		return
+	}
+	j.w.note("%s: terminates %s of %s", by, id, i.node)
+	node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, i.node)
+	if node == nil {
+		return
+	}
+	rec, has := recordOf(node)
+	if !has || rec.Kind != interruption.RebalanceRecommendation {
+		j.breaks(notOurs, "%s terminates %s, and its record is %s", by, i.node, summary(rec, has))
+	}
+	for _, pod := range j.w.podsOn(i.node) {
+		if life := j.pods[pod.UID]; hasToMove(pod) && life != nil && time.Since(life.bound) > justBound {
+			j.breaks(graceKept, "%s terminates %s, and pod %s is there", by, i.node, pod.Name)
+		}
+	}
+}
