@@ -41,7 +41,7 @@
 // belong to the Node itself, as Karpenter would take them for static pods.) They end by
 // themselves at the deadline, or after [patience] if there is none. A running Backend
 // removes those whose node is gone or no longer interrupted, including those that an
-// earlier process made.
+// earlier process made. A PodTemplate without placeholders nobody would find, so it goes with the last.
 package placeholder
 
 import (
@@ -56,6 +56,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	apicache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"spot-handler/handler/interruption"
@@ -120,6 +121,7 @@ type Backend struct {
 	wake  sync.Once
 	awake chan struct{} // closed when there is something to watch
 
+	emptied  *apicache.LRUExpireCache // names of PodTemplates that were removed as they had no placeholder left
 	refusals readcache.Cache[string] // why the API server refused placeholders, under the key ""; put there, not read
 }
 
@@ -134,6 +136,7 @@ func New(opts Options) *Backend {
 
 		requests: semaphore.NewWeighted(atOnce),
 		making:   semaphore.NewWeighted(nodesAtOnce),
+		emptied:  apicache.NewLRUExpireCache(maxTaken),
 	}
 	b.refusals.Lifetime = func(error) time.Duration { return recheck }
 	b.cache = newStore(opts.Pods, selectorOf(opts.SingleNode), opts.Notify, b.log)

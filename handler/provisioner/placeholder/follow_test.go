@@ -57,6 +57,40 @@ func TestTakenPlaceholdersAreNotMadeAgain(t *testing.T) {
 	})
 }
 
+// Once no placeholder is left, nothing would show after a cancellation that their PodTemplate is there: it goes first.
+func TestPodTemplateGoesWithItsLastPlaceholder(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rec := spot(2 * time.Minute)
+		c := newCluster(t, rec, nil)
+		a, b := owned("a", "ReplicaSet"), owned("b", "ReplicaSet")
+		c.request(&rec, need(a, b))
+		c.bind(a, "od-1")
+		c.bind(b, "od-1")
+		c.want(c.request(&rec, need(leaving(a), b)), provisioner.StateReady, "")
+		c.held("b")
+		c.templates(1)
+
+		c.failing("delete", "podtemplates", 1, errors.New("API server is down"))
+		c.want(c.request(&rec, need(leaving(a), leaving(b))), provisioner.StateReady, "")
+		c.templates(1)
+		synctest.Wait()
+		before := c.timesNotified()
+		time.Sleep(again)
+		synctest.Wait()
+		if c.timesNotified() == before {
+			t.Error("not called again after the failure")
+		}
+		for range 3 {
+			c.want(c.request(&rec, need(leaving(a), leaving(b))), provisioner.StateReady, "")
+		}
+		c.held()
+		c.templates(0)
+		if n := c.calls()["delete podtemplates"]; n != 2 {
+			t.Errorf("PodTemplate deleted %d times, want twice: %v", n, c.calls())
+		}
+	})
+}
+
 // A Node that is not Ready, or not known yet, is asked about again.
 func TestRoomCountsOnReadyNodesOnly(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -42,6 +42,7 @@ const recheck = time.Minute
 // can be repeated at any point.
 func (b *Backend) makeAll(ctx context.Context, o order, r interruption.Replacement) (interruption.Replacement, error) {
 	b.start()
+	b.emptied.Remove(nameOf(o.instance))
 	owner, err := b.owner(ctx, o)
 	if err != nil {
 		return b.notMade(o, r, err)

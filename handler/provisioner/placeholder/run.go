@@ -195,6 +195,9 @@ func (b *Backend) follow(
 			}
 		}
 	}
+	if len(stay)+unseen == 0 {
+		b.removeEmpty(ctx, node.Name, r.Name)
+	}
 	_, taken := b.cache.taken.Get(label(rec.Instance))
 	switch {
 	case r.State == provisioner.StateReady:
@@ -208,7 +211,7 @@ func (b *Backend) follow(
 		r.State = provisioner.StateReady
 		return r, nil
 	case len(stay)+unseen == 0:
-		return provisioner.Failed(r, "no room in time: their pods have left, or the placeholders were removed"), b.removeAll(ctx, r.Name)
+		return provisioner.Failed(r, "no room in time: their pods have left, or the placeholders were removed"), nil
 	}
 	switch {
 	case ready == len(stay)+unseen:
@@ -270,6 +273,20 @@ func (b *Backend) removeEach(ctx context.Context, pods []*corev1.Pod) {
 		})
 	}
 	_ = g.Wait() // none returns an error
+}
+
+// removeEmpty removes a PodTemplate that has no placeholder left, once: none is made again, and if the interruption is
+// cancelled nothing else would show that the PodTemplate is there.
+func (b *Backend) removeEmpty(ctx context.Context, node, name string) {
+	if _, again := b.emptied.Get(name); again {
+		return
+	}
+	if err := b.removeAll(ctx, name); err != nil {
+		b.log.Debug().Err(err).Msg("PodTemplate not removed yet")
+		b.notifySoon(node)
+		return
+	}
+	b.emptied.Add(name, nil, patience)
 }
 
 // isReady reports whether the Node takes pods. A process of a single node does not know the
