@@ -13,12 +13,13 @@
 //   - The API server admits what it is sent: it validates nothing, sets no defaults, and asks for no permissions.
 //     Its kinds are those that the daemon reads or writes.
 //   - A Deployment has one ReplicaSet, and nothing rolls out.
-//   - The scheduler knows resources, cordons, taints and attached volumes. It knows no affinity and no priorities.
+//   - The scheduler knows resources, cordons, taints, node affinity and attached volumes.
 //   - Karpenter has two NodePools, launches what it is asked for without looking at requirements but capacity type and
 //     zone, and consolidates empty nodes only.
 //   - Clocks agree, and the daemon's own pods run on no node.
 //   - An Auto Scaling group has no lifecycle hooks, and launches all it lacks or nothing.
-//   - Placeholders, imds, scheduled events and rehearsals are not played.
+//   - The scheduler preempts nothing but placeholders, and no autoscaler makes a group smaller.
+//   - imds, scheduled events and rehearsals are not played.
 //
 // # Reproducing
 //

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,7 +16,11 @@ type Groups struct {
 	Manage     bool // the nodes belong to groups
 	Rebalances bool // they have Capacity Rebalancing, as EKS's managed spot groups
 	Full       bool // the spot group launches nothing
+	// Placeholders: nothing is detached. Placeholders have an autoscaler make the fallback group larger.
+	Placeholders bool
 }
+
+const nodegroupLabel = "eks.amazonaws.com/nodegroup"
 
 // leaves is how long a machine is shutting down, or still listed after it was detached.
 const leaves = 5 * time.Second
@@ -69,17 +74,33 @@ func groupNodeOf(i *instance, ready bool) *corev1.Node {
 	for _, label := range []string{"karpenter.sh/nodepool", "karpenter.sh/capacity-type", "karpenter.sh/registered"} {
 		delete(node.Labels, label)
 	}
-	node.Labels["eks.amazonaws.com/nodegroup"] = i.pool
+	node.Labels[nodegroupLabel] = i.pool
 	node.Labels["eks.amazonaws.com/capacityType"] = map[bool]string{true: "SPOT", false: "ON_DEMAND"}[i.pool == PoolSpot]
 	return node
 }
 
-// scaleUp is an autoscaler that makes a group larger for pods that nothing has room for.
-func (w *World) scaleUp() {
-	group := PoolSpot
-	if w.Scene.Groups.Full {
-		group = PoolFallback
+// autoscale is an autoscaler that makes a group larger for pods that nothing has room for.
+func (w *World) autoscale() {
+	var groups []string
+	for _, pod := range memapi.List[*corev1.Pod](w.Server, memapi.Pods) {
+		if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || memapi.Finished(pod) {
+			continue
+		}
+		group := PoolSpot
+		if isPlaceholder(pod) || w.Scene.Groups.Full {
+			group = PoolFallback
+		}
+		if !slices.Contains(groups, group) {
+			groups = append(groups, group)
+			w.scaleUp(group)
+		}
 	}
+}
+
+// mostLaunched is how many instances a group has at most.
+const mostLaunched = 16
+
+func (w *World) scaleUp(group string) {
 	counted := 0
 	for _, i := range w.cloud.Members(group) {
 		switch i.Lifecycle {
@@ -88,6 +109,9 @@ func (w *World) scaleUp() {
 		case asgemu.InService:
 			counted++
 		}
+	}
+	if counted >= mostLaunched {
+		return
 	}
 	w.note("autoscaler: %s gets one more", group)
 	w.cloud.SetDesired(group, counted+1)

@@ -1,8 +1,10 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +15,7 @@ import (
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner/karpenter"
+	"spot-handler/handler/provisioner/placeholder"
 )
 
 // judge holds every change, and what is left in the end, to the invariants.
@@ -27,6 +30,8 @@ type judge struct {
 	messages []sentMessage
 	repeats  map[string][]time.Time // failed requests by process and what they are
 	requests int
+	// placeholders are those that were ever made, with what for.
+	placeholders map[string]bool
 	// terminated are the instances that we have asked EC2 to end.
 	terminated map[string]bool
 
@@ -43,7 +48,8 @@ func newJudge(w *World) *judge {
 		repeats: map[string][]time.Time{},
 		closed:  map[string]time.Time{},
 
-		terminated: map[string]bool{},
+		placeholders: map[string]bool{},
+		terminated:   map[string]bool{},
 	}
 }
 
@@ -96,7 +102,16 @@ func (j *judge) changed(c memapi.Change) {
 	case memapi.Nodes:
 		j.nodeChanged(c, ours)
 	case memapi.Pods:
-		j.podChanged(c, ours)
+		switch pod, _ := cmp.Or(c.After, c.Before).(*corev1.Pod); {
+		case !isPlaceholder(pod):
+			j.podChanged(c, ours)
+		case ours:
+			j.placeholderChanged(c)
+		}
+	case memapi.Templates:
+		if ours && !strings.HasPrefix(c.Key, placeholder.Namespace+"/") {
+			j.breaks(notOurs, "%s changes PodTemplate %s", c.By, c.Key)
+		}
 	case memapi.NodeClaims:
 		j.claimChanged(c, ours)
 	case memapi.Leases:
@@ -162,7 +177,7 @@ func (j *judge) unsettled() (list []string) {
 			list = append(list, fmt.Sprintf("NodeClaim %s is not settled", claim.GetName()))
 		}
 	}
-	return list
+	return append(list, j.leftPlaceholders()...)
 }
 
 // Finish holds what is left to the invariants.
@@ -174,5 +189,8 @@ func (w *World) Finish() {
 		j.finishNodes()
 		j.finishPods()
 		j.finishClaims()
+		for _, left := range j.leftPlaceholders() {
+			j.breaks(takenBack, "%s is left", left)
+		}
 	})
 }

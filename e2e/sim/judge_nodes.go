@@ -229,8 +229,10 @@ func (j *judge) stands(node *corev1.Node, rec interruption.Record) bool {
 	if a := rec.Replacement; a != nil && a.Backend == provisioner.ASG && a.Name != "" && slices.ContainsFunc(j.w.podsOn(node.Name), hasToMove) {
 		return true
 	}
-	// EC2 has given a notice for an instance of a group and not taken it: nobody else does.
-	leftToEC2 := slices.Contains(flags, "--provisioner=none") || j.w.cloud != nil && rec.Kind == interruption.SpotInterruption
+	// EC2 has given a notice for an instance of a group and not taken it: nobody else does. Nor does anybody without
+	// detaching it, but for an autoscaler that makes groups smaller, which is not played.
+	leftToEC2 := slices.Contains(flags, "--provisioner=none") || j.w.Scene.Groups.Placeholders ||
+		j.w.cloud != nil && rec.Kind == interruption.SpotInterruption
 	return cordonOnly || leftToEC2 && rec.Phase.Over() && j.w.alive(node.Name)
 }
 

@@ -95,6 +95,9 @@ func (j *judge) podChanged(c memapi.Change, ours bool) {
 		life.asked, life.by, life.grace = time.Now(), c.By, *after.DeletionGracePeriodSeconds
 		life.whole = life.grace >= memapi.GraceOf(after)
 	}
+	if ours && before == nil {
+		j.breaks(notOurs, "%s makes pod %s", c.By, c.Key)
+	}
 	if !ours || before == nil {
 		return
 	}

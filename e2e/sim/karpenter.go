@@ -291,7 +291,7 @@ func (w *World) provision() {
 		case need == 0:
 			return
 		case w.cloud != nil:
-			w.scaleUp()
+			w.autoscale()
 			w.after(20*time.Second, "provision again", w.provision)
 			return
 		}

@@ -78,6 +78,7 @@ func (w *World) lookForRoom() {
 				})
 			} else {
 				left = true
+				w.preempt(pod)
 			}
 		}
 		if left {
@@ -90,8 +91,7 @@ func (w *World) lookForRoom() {
 func (w *World) nodeFor(pod *corev1.Pod) string {
 	best, most := "", int64(-1)
 	for _, node := range memapi.List[*corev1.Node](w.Server, memapi.Nodes) {
-		closed := slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule })
-		if node.Spec.Unschedulable || closed || !isReady(node) || node.DeletionTimestamp != nil {
+		if !isOpen(node) || !affine(pod, node) {
 			continue
 		}
 		if free := w.freeOn(node.Name) - cpuOf(pod); free >= 0 && free > most && w.volumeFits(pod, node.Name) {
@@ -99,6 +99,12 @@ func (w *World) nodeFor(pod *corev1.Pod) string {
 		}
 	}
 	return best
+}
+
+// isOpen reports whether the scheduler may place pods on the node.
+func isOpen(node *corev1.Node) bool {
+	closed := slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule })
+	return !node.Spec.Unschedulable && !closed && isReady(node) && node.DeletionTimestamp == nil
 }
 
 // volumeFits: a volume of one node has to be detached first.
@@ -144,6 +150,10 @@ func (w *World) alive(node string) bool {
 
 // startPod is the kubelet's part of a pod's beginning.
 func (w *World) startPod(pod *corev1.Pod) {
+	if isPlaceholder(pod) {
+		w.startPlaceholder(pod)
+		return
+	}
 	of := w.workloadOf(pod)
 	if len(pod.Spec.Volumes) > 0 {
 		w.attach(pod)
@@ -181,6 +191,10 @@ func (w *World) setPodReady(pod *corev1.Pod, ready bool) {
 
 // stopPod is the kubelet's part of a pod's end: it takes as long as the pod likes, and no longer than its grace period.
 func (w *World) stopPod(pod *corev1.Pod) {
+	if isPlaceholder(pod) {
+		w.Remove(memapi.Pods, memapi.Key(pod), byKubelet)
+		return
+	}
 	of := w.workloadOf(pod)
 	grace := time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second
 	takes := 30*time.Millisecond + min(grace, w.draw().Between(of.Stop*8/10, of.Stop, pod.Name, "stops"))

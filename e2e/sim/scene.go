@@ -153,11 +153,12 @@ func DrawScene(seed uint64) Scene {
 	}
 	s.Groups = Groups{
 		Manage: d.Chance(0.25, "groups"), Rebalances: d.Chance(0.5, "groups rebalance"), Full: d.Chance(0.2, "spot group full"),
+		Placeholders: d.Chance(0.3, "placeholders"),
 	}
 	if !s.Groups.Manage {
 		s.Groups = Groups{}
 	}
-	s.Flags = drawFlags(d, s.Groups.Manage)
+	s.Flags = drawFlags(d, s.Groups)
 	s.Karpenter = Karpenter{
 		Boot:         d.Between(15*time.Second, 70*time.Second, "boot"),
 		NoCapacity:   Pick(d, []float64{0, 0, 0, 0.2, 1}, "no capacity"),
@@ -169,7 +170,7 @@ func DrawScene(seed uint64) Scene {
 	return s
 }
 
-func drawFlags(d Draw, groups bool) []string {
+func drawFlags(d Draw, groups Groups) []string {
 	flags := []string{
 		"--replacement-ttl=1m",
 		"--drain-strategy=" + Pick(d, []string{"surge", "surge", "hold", "at-once"}, "strategy"),
@@ -184,7 +185,9 @@ func drawFlags(d Draw, groups bool) []string {
 	switch {
 	case d.Chance(0.1, "none"):
 		flags = append(flags, "--provisioner=none")
-	case groups:
+	case groups.Placeholders:
+		flags = append(flags, "--provisioner=placeholder", "--fallback-selector="+fallbackSelector)
+	case groups.Manage:
 		flags = append(flags, "--provisioner=asg")
 	}
 	return flags

@@ -53,8 +53,8 @@ func smallerThan(s Scene) (list []Scene) {
 		}
 	}
 	for i, flag := range s.Flags {
-		if strings.Contains(flag, "-ttl=") {
-			continue // by default they are longer than a round
+		if strings.Contains(flag, "-ttl=") || strings.Contains(flag, "-selector=") {
+			continue // by default they are longer than a round, or there is none
 		}
 		add(func(s *Scene) { s.Flags = slices.Delete(s.Flags, i, i+1) })
 	}

@@ -14,6 +14,7 @@ import (
 	"spot-handler/e2e/sim/memapi"
 	"spot-handler/e2e/sqsemu"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner/placeholder"
 )
 
 // World is a cluster with what is around it: controllers, kubelets, Karpenter and EC2. One goroutine plays
@@ -154,6 +155,11 @@ func (w *World) changed(c memapi.Change) {
 		w.podChanged(c)
 	case memapi.Nodes:
 		w.nodeChanged(c)
+		if c.After == nil {
+			w.collectOrphans()
+		}
+	case memapi.Templates:
+		w.collectOrphans()
 	case memapi.NodeClaims:
 		w.claimChanged(c)
 	case memapi.ReplicaSets, memapi.Stateful, memapi.Jobs:
@@ -192,7 +198,7 @@ const namespace = "shop"
 const Namespace = "spot-handler"
 
 func (w *World) build() {
-	for _, name := range []string{namespace, Namespace, "kube-system", "default"} {
+	for _, name := range []string{namespace, Namespace, placeholder.Namespace, "kube-system", "default"} {
 		w.Put(memapi.Namespaces, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, byOperator)
 	}
 	offerings := metav1.ObjectMeta{Namespace: Namespace, Name: "spot-handler-offerings"}
