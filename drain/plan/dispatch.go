@@ -297,16 +297,17 @@ func (f *Fleet) begin(t *tracked, d Decision) {
 		Decision: d,
 		Within:   answersWithin(f.now, d, t.unanswered),
 		of:       t,
-		seat:     f.limiter.begin(f.now, t.pod.Namespace),
 		began:    f.now,
 	}
 	if d.Action == Evict {
 		r.Granted = granted(t.pod, f.budgetsOf(t.pod), f.now)
 	}
+	var awake time.Duration
 	if g := t.group; g.key.wait == theirBudget {
 		g.lane.begin(f.now)
-		r.lane = g
+		r.lane, awake = g, g.lane.awake()
 	}
+	r.seat = f.limiter.begin(f.now, t.pod.Namespace, awake)
 	f.underWay[t.pod.UID] = true
 	t.node.underWay++
 	f.unplace(t)

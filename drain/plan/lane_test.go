@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// afterMore is how far apart slow requests begin in the lane after n more of them have taken so long.
+// afterMore is how far apart slow requests begin in the lane after n more of them have taken so long, which ended all
+// at once.
 func (l *lane) afterMore(n int, took time.Duration) time.Duration {
 	const room = 100
 	for range n {
 		l.begin(now)
 		l.begin(now)
-		l.end(took)
+		l.end(now.Add(took), took)
 		l.underWay--
 	}
 	l.begin(now)
@@ -28,23 +29,22 @@ func TestLane(t *testing.T) {
 	if apart := l.afterMore(0, webhook); apart != 50*time.Millisecond {
 		t.Errorf("%s apart at first, want 50ms", apart)
 	}
-	if apart := l.afterMore(10, webhook); apart >= 30*time.Millisecond || apart <= 10*time.Millisecond {
-		t.Errorf("%s apart after 10 that met none, want less than 30ms", apart)
+	if apart := l.afterMore(10, webhook); apart >= 35*time.Millisecond || apart <= 30*time.Millisecond {
+		t.Errorf("%s apart after 10 that met none, want a third less", apart)
 	}
-	if apart := l.afterMore(30, webhook); apart != 10*time.Millisecond {
-		t.Errorf("%s apart after 40 that met none, want 10ms", apart)
+	if apart := l.afterMore(30, webhook); apart != 18*time.Millisecond {
+		t.Errorf("%s apart after 40 that met none, want 18ms", apart)
 	}
-	if apart := l.afterMore(5, webhook+550*time.Millisecond); apart < 15*time.Millisecond {
-		t.Errorf("%s apart after 5 that met another, want more than 15ms", apart)
+	const met = webhook + 550*time.Millisecond
+	if apart := l.afterMore(10, met); apart != 27*time.Millisecond {
+		t.Errorf("%s apart after 10 at once that met another, want 27ms, as after one", apart)
 	}
-	l.usual = webhook
-	for range 40 {
-		l.afterMore(1, webhook+550*time.Millisecond)
-		l.afterMore(1, webhook+550*time.Millisecond)
-		l.afterMore(1, webhook)
+	for i := range 10 {
+		l.begin(now)
+		l.end(now.Add(time.Duration(i+1)*2*time.Second), met)
 	}
-	if apart := l.afterMore(0, webhook); apart < 63*time.Millisecond || apart > 70*time.Millisecond {
-		t.Errorf("%s apart where two of three meet another, want nearly 70ms and no more", apart)
+	if apart := l.afterMore(0, webhook); apart != 70*time.Millisecond {
+		t.Errorf("%s apart after seconds in which some meet another, want 70ms and no more", apart)
 	}
 	if at := l.opensAt(0); !at.IsZero() {
 		t.Errorf("opens at %s with none under way, want at once", at)
@@ -55,8 +55,8 @@ func TestLane(t *testing.T) {
 func TestLaneWithASlowerWebhook(t *testing.T) {
 	l := &lane{}
 	l.afterMore(40, 400*time.Millisecond)
-	if apart := l.afterMore(100, 2*time.Second); apart != 10*time.Millisecond {
-		t.Errorf("%s apart after a hundred that took 2 s, want 10ms", apart)
+	if apart := l.afterMore(150, 2*time.Second); apart != 18*time.Millisecond {
+		t.Errorf("%s apart after 150 that took 2 s, want 18ms", apart)
 	}
 }
 
@@ -68,5 +68,22 @@ func TestLaneOfATightBudget(t *testing.T) {
 	l.begin(now)
 	if at := l.opensAt(2); !at.Equal(now.Add(250 * time.Millisecond)) {
 		t.Errorf("opens %s later with as many under way as are allowed, want 250ms", at.Sub(now))
+	}
+}
+
+// A request that takes longer than others has met another, and sleeps; nobody knows before one has ended.
+func TestLaneKnowsWhoSleeps(t *testing.T) {
+	l := &lane{}
+	l.begin(now)
+	if got := l.awake(); got != 0 {
+		t.Errorf("%s of the first, want no limit", got)
+	}
+	l.end(now, 10*time.Millisecond)
+	if got := l.awake(); got != 0 {
+		t.Errorf("%s where no webhook is slow, want no limit", got)
+	}
+	l.afterMore(1, 400*time.Millisecond)
+	if got := l.awake(); got != 500*time.Millisecond {
+		t.Errorf("%s with a webhook of 400ms, want 500ms", got)
 	}
 }

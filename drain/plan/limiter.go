@@ -33,12 +33,15 @@ const (
 // others: a namespace can take seven eighths of the seats that the others leave, and half of
 // them while some of its requests have lent theirs. It can have half of those requests that can
 // be under way without a seat.
+//
+// An eviction that has met another at its disruption budget sleeps in the API server, see [lane]. It lends
+// its seat too, as soon as it takes longer than others: nothing hangs, so its namespace keeps its seats.
 type limiter struct {
 	most     int     // seats
 	limit    int     // of them, those that can be taken now
 	seats    []*seat // of the requests under way, the oldest first
 	active   int     // requests with a seat
-	lent     int     // requests that have lent theirs
+	lent     int     // requests that have lent theirs, those that sleep among them
 	answered int     // answers in a row that were not refusals
 	stale    int     // requests under way that were sent before the limit was last cut
 	of       map[string]*seatShare
@@ -49,12 +52,13 @@ type limiter struct {
 // seat is what a request has while it is under way.
 type seat struct {
 	namespace string
-	began     time.Time
+	lends     time.Time // when it is lent
+	sleeps    bool      // and then its request sleeps
 	lent      bool
 }
 
 // seatShare is what a namespace has.
-type seatShare struct{ active, lent int }
+type seatShare struct{ active, lent, asleep int }
 
 func newLimiter(most int) *limiter {
 	return &limiter{most: most, limit: most, of: map[string]*seatShare{}}
@@ -78,8 +82,8 @@ func (l *limiter) room(namespace string) bool {
 	return own.active < max(1, left)
 }
 
-// begin takes a seat.
-func (l *limiter) begin(now time.Time, namespace string) *seat {
+// begin takes a seat. The request sleeps if it takes longer than awake; zero if it never does.
+func (l *limiter) begin(now time.Time, namespace string, awake time.Duration) *seat {
 	own := l.of[namespace]
 	if own == nil {
 		own = &seatShare{}
@@ -87,7 +91,10 @@ func (l *limiter) begin(now time.Time, namespace string) *seat {
 	}
 	own.active++
 	l.active++
-	s := &seat{namespace: namespace, began: now}
+	s := &seat{namespace: namespace, lends: now.Add(patience)}
+	if awake > 0 && awake < patience {
+		s.lends, s.sleeps = now.Add(awake), true
+	}
 	l.seats = append(l.seats, s)
 	return s
 }
@@ -96,14 +103,18 @@ func (l *limiter) begin(now time.Time, namespace string) *seat {
 func (l *limiter) end(now time.Time, s *seat, busy bool) {
 	l.seats = slices.DeleteFunc(l.seats, func(other *seat) bool { return other == s })
 	own := l.of[s.namespace]
-	if s.lent {
+	switch {
+	case s.lent && s.sleeps:
+		own.asleep--
+		l.lent--
+	case s.lent:
 		own.lent--
 		l.lent--
-	} else {
+	default:
 		own.active--
 		l.active--
 	}
-	if own.active+own.lent == 0 {
+	if own.active+own.lent+own.asleep == 0 {
 		delete(l.of, s.namespace)
 	}
 	l.adapt(now, busy)
@@ -136,16 +147,20 @@ func (l *limiter) adapt(now time.Time, busy bool) {
 func (l *limiter) lend(now time.Time) (next time.Time) {
 	for _, s := range l.seats {
 		own := l.of[s.namespace]
-		if s.lent || l.lent == l.most*lentPerSeat || 2*own.lent >= l.most*lentPerSeat {
+		if s.lent || l.lent == l.most*lentPerSeat || 2*(own.lent+own.asleep) >= l.most*lentPerSeat {
 			continue
 		}
-		at := interruption.Later(s.began.Add(patience), l.calmAt())
+		at := interruption.Later(s.lends, l.calmAt())
 		if now.Before(at) {
 			next = interruption.Earlier(next, at)
 			continue
 		}
 		s.lent = true
-		own.lent++
+		if s.sleeps {
+			own.asleep++
+		} else {
+			own.lent++
+		}
 		own.active--
 		l.lent++
 		l.active--

@@ -10,7 +10,7 @@ import (
 func (l *limiter) fill(at time.Time, made *int) (seats []*seat) {
 	for l.free() {
 		*made++
-		seats = append(seats, l.begin(at, fmt.Sprint(*made)))
+		seats = append(seats, l.begin(at, fmt.Sprint(*made), 0))
 	}
 	return seats
 }
@@ -92,7 +92,7 @@ func TestRequestsOfOneNamespaceThatHang(t *testing.T) {
 	for at := now; at.Before(now.Add(time.Minute)); at = at.Add(time.Second) {
 		l.lend(at)
 		for l.free() && l.room("hostile") {
-			l.begin(at, "hostile")
+			l.begin(at, "hostile", 0)
 		}
 		if own := l.of["hostile"]; own.active > 3 || own.active > 2 && own.lent > 0 || own.lent > 6 {
 			t.Fatalf("of one namespace %+v are under way, want at most 3 of 4 seats, 2 while any is lent, and 6 of 12 that are lent", own)
@@ -103,5 +103,36 @@ func TestRequestsOfOneNamespaceThatHang(t *testing.T) {
 	}
 	if own := l.of["hostile"]; own.lent < 4 {
 		t.Errorf("%+v, want some that have lent their seats", own)
+	}
+}
+
+// Requests that sleep lend their seats earlier, and their namespace keeps its own: it can have three times as many
+// more under way, less a half for others.
+func TestRequestsThatSleep(t *testing.T) {
+	l, made := newLimiter(8), 0
+	fill := func(at time.Time, want int) {
+		t.Helper()
+		l.lend(at)
+		for l.free() && l.room("shop") {
+			l.begin(at, "shop", 500*time.Millisecond)
+			made++
+		}
+		if made != want {
+			t.Errorf("%d made after %s, want %d", made, at.Sub(now), want)
+		}
+	}
+	fill(now, 7)
+	if next := l.lend(now); !next.Equal(now.Add(500 * time.Millisecond)) {
+		t.Errorf("looks again after %s, want 500ms", next.Sub(now))
+	}
+	fill(now.Add(499*time.Millisecond), 7)
+	fill(now.Add(500*time.Millisecond), 14)
+	fill(now.Add(time.Second), 19)
+	fill(now.Add(time.Minute), 19)
+	for len(l.seats) > 0 {
+		l.end(now.Add(time.Minute), l.seats[0], false)
+	}
+	if l.active+l.lent+len(l.of) != 0 {
+		t.Errorf("%d under way, %d lent, %d namespaces after all have ended", l.active, l.lent, len(l.of))
 	}
 }

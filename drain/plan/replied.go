@@ -22,7 +22,7 @@ func (e Replied) apply(f *Fleet) {
 	r, t := e.Request, e.Request.of
 	f.limiter.end(f.now, r.seat, e.Reply.busy())
 	if g := r.lane; g != nil {
-		g.lane.end(f.now.Sub(r.began))
+		g.lane.end(f.now, f.now.Sub(r.began))
 		f.tidy(g)
 	}
 	delete(f.underWay, t.pod.UID)
