@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
@@ -240,7 +241,9 @@ func TestWithdrawal(t *testing.T) {
 		"while it drains": {time.Minute, interruption.ActionRetirement, func(*script) {}, interruption.Replacing, true, map[string]float64{"scheduled-event canceled": 1}},
 		"when drained": {time.Minute, interruption.ActionReboot, func(s *script) { s.left = 0 }, interruption.Drained, true,
 			map[string]float64{"scheduled-event completed": 1}},
-		"when released": {time.Minute, interruption.ActionRetirement, func(s *script) { s.left = 0 }, interruption.Released, false,
+		"when left to EC2": {time.Minute, interruption.ActionRetirement, func(s *script) { s.left = 0 }, interruption.Released, true,
+			map[string]float64{"scheduled-event completed": 1}},
+		"when the Node is deleted": {time.Minute, interruption.ActionRetirement, func(s *script) { s.left = 0 }, interruption.Released, false,
 			map[string]float64{"scheduled-event completed": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -260,6 +263,7 @@ func TestWithdrawal(t *testing.T) {
 				want := interruption.Accepted
 				if !tt.undone {
 					want = interruption.Duplicate
+					f.change(func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
 				}
 				if v := accept(t, h, withdrawn(n)); v != want {
 					t.Fatalf("verdict %s, want %s", v, want)

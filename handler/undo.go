@@ -18,7 +18,8 @@ import (
 
 // cancel undoes an interruption that somebody, or EC2 itself, has cancelled.
 func (r *reconciliation) cancel(ctx context.Context) (done bool, err error) {
-	if !r.rec.Canceled && r.node.Annotations[interruption.CancelAnnotation] != "true" || r.rec.Phase == interruption.Released {
+	canceled := r.rec.Canceled || r.node.Annotations[interruption.CancelAnnotation] == "true"
+	if !canceled || r.rec.Ends(r.node.DeletionTimestamp != nil) {
 		return false, nil
 	}
 	return true, r.undo(ctx, nil)

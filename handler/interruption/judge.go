@@ -130,7 +130,7 @@ func isWithdrawal(c Case) (Judgement, bool) {
 	d := c.Record.drop(func(a Announcement) bool { return a.same(c.Notice) })
 	rest := d.rest
 	switch {
-	case len(d.gone) == 0, c.Record.Canceled, c.Record.Phase == Released:
+	case len(d.gone) == 0, c.Record.Canceled, c.Record.Ends(c.Node.Deleting):
 		return Judgement{Verdict: Duplicate, Reason: "what it takes back does not stand"}, true
 	case !d.stands:
 		rest.Canceled = true
@@ -147,7 +147,7 @@ func isPast(c Case) (Judgement, bool) {
 // undoes is what is remembered of a record that is being undone; ok is false if it is not.
 func (c Case) undoes() (past Past, ok bool) {
 	switch {
-	case !c.Recorded, c.Record.Phase == Released:
+	case !c.Recorded, c.Record.Ends(c.Node.Deleting):
 		return nil, false
 	case c.Cancelling: // what the other source says of the same interruption is cancelled with it
 		return PastOfCanceled(c.Record, c.Now), true

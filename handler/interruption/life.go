@@ -50,6 +50,14 @@ func (r Record) Returned(boot string, ready time.Time) bool {
 		slices.ContainsFunc(r.Announcements(), func(a Announcement) bool { return a.sleeps() && ready.After(a.Noticed.Add(asleep)) })
 }
 
+// Ends reports whether somebody has been asked to end the instance, so that it is too late to cancel. Karpenter
+// deletes the Node of a NodeClaim that was deleted. An instance that has left its group, which the replacement's name
+// says, was terminated if EC2 need not do that itself. All other released nodes are left to EC2.
+func (r Record) Ends(deleting bool) bool {
+	left := r.Replacement != nil && r.Replacement.Name != ""
+	return r.Phase == Released && (deleting || left && !r.Kind.Certain())
+}
+
 // supersedes reports whether the notice is about a later life of the node than the record is:
 // the record is over, and EC2 made the announcement after the time at which it was to act. An
 // instance that is due back stays in the same life until it has come back.

@@ -58,3 +58,26 @@ func TestComesBack(t *testing.T) {
 		}
 	}
 }
+
+// It is too late to cancel once somebody was asked to end the instance.
+func TestEnds(t *testing.T) {
+	named := &Replacement{Backend: "asg", Name: "workers"}
+	for name, tt := range map[string]struct {
+		rec      Record
+		deleting bool
+		want     bool
+	}{
+		"not released":            {Record{Kind: ScheduledEvent, Phase: Drained, Replacement: named}, true, false},
+		"its Node is deleted":     {Record{Kind: SpotInterruption, Phase: Released}, true, true},
+		"left to EC2":             {Record{Kind: SpotInterruption, Phase: Released, Replacement: named}, false, false},
+		"detached and terminated": {Record{Kind: ScheduledEvent, Phase: Released, Replacement: named}, false, true},
+		"without a replacement":   {Record{Kind: ScheduledEvent, Phase: Released}, false, false},
+		"pods have moved to nodes that were there": {
+			Record{Kind: RebalanceRecommendation, Phase: Released, Replacement: &Replacement{Backend: "spare"}}, false, false,
+		},
+	} {
+		if got := tt.rec.Ends(tt.deleting); got != tt.want {
+			t.Errorf("%s: %t, want %t", name, got, tt.want)
+		}
+	}
+}

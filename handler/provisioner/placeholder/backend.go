@@ -122,7 +122,7 @@ type Backend struct {
 	awake chan struct{} // closed when there is something to watch
 
 	emptied  *apicache.LRUExpireCache // names of PodTemplates that were removed as they had no placeholder left
-	refusals readcache.Cache[string] // why the API server refused placeholders, under the key ""; put there, not read
+	refusals readcache.Cache[string]  // why the API server refused placeholders, under the key ""; put there, not read
 }
 
 var _ provisioner.Backend = (*Backend)(nil)
