@@ -30,7 +30,7 @@ const (
 // one connection that is kept, without retries, proxy or redirects. The endpoint and its
 // mode come from cfg's sources or AWS_EC2_METADATA_SERVICE_ENDPOINT.
 func NewClient(cfg aws.Config) *imds.Client {
-	return newClient(cfg, &http.Client{
+	return NewClientOver(cfg, &http.Client{
 		Transport: &http.Transport{
 			// Proxy stays nil: metadata is link-local, and a token is a credential.
 			DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
@@ -43,7 +43,8 @@ func NewClient(cfg aws.Config) *imds.Client {
 	})
 }
 
-func newClient(cfg aws.Config, h imds.HTTPClient) *imds.Client {
+// NewClientOver is NewClient over an HTTP client that has what a Poller needs.
+func NewClientOver(cfg aws.Config, h imds.HTTPClient) *imds.Client {
 	return imds.NewFromConfig(cfg, func(o *imds.Options) {
 		o.HTTPClient = observer{h}
 		o.Retryer = aws.NopRetryer{} // the poller decides when to ask again

@@ -141,7 +141,7 @@ func start(t *testing.T, w *wire, a *fakeAccepter) (*Poller, *lines) {
 	t.Helper()
 	log := &lines{}
 	p := New(Options{
-		Client:     newClient(aws.Config{}, w),
+		Client:     NewClientOver(aws.Config{}, w),
 		Accepter:   a,
 		NodeName:   "node-1",
 		Kinds:      everything,

@@ -82,7 +82,7 @@ func TestOnlyTheKindsAskedForArePolled(t *testing.T) {
 				}
 				metrics := prometheus.NewRegistry()
 				p := New(Options{
-					Client: newClient(aws.Config{}, w), Accepter: a, NodeName: "node-1", Kinds: []interruption.Kind{only}, Interval: testInterval,
+					Client: NewClientOver(aws.Config{}, w), Accepter: a, NodeName: "node-1", Kinds: []interruption.Kind{only}, Interval: testInterval,
 					Registerer: metrics, Logger: zerolog.Nop(),
 				})
 				run(t, p)

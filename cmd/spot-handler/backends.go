@@ -159,20 +159,24 @@ const pollInterval = 2 * time.Second
 // newSource takes the notices of the mode, and passes them on. It is nil in drain mode: the Nodes have
 // them already.
 func newSource(
-	cfg settings, conf aws.Config, to interruption.Accepter, index *nodes.Index, registry prometheus.Registerer, logger zerolog.Logger,
+	cfg settings, in surroundings, to interruption.Accepter, index *nodes.Index, registry prometheus.Registerer, logger zerolog.Logger,
 ) source {
 	switch cfg.mode {
 	case modeDrain:
 		return nil
 	case modeQueue:
 		return queue.New(queue.Options{
-			Client: sqs.NewFromConfig(conf), QueueURL: cfg.queueURL,
+			Client: sqs.NewFromConfig(in.aws), QueueURL: cfg.queueURL,
 			Accepter: to, Reserved: index.Reserved, DryRun: cfg.dryRun,
 			Registerer: registry, Logger: logger,
 		})
 	}
+	client := in.metadata
+	if client == nil {
+		client = imds.NewClient(in.aws)
+	}
 	return imds.New(imds.Options{
-		Client: imds.NewClient(conf), Accepter: to, NodeName: cfg.nodeName, Kinds: cfg.kinds, Interval: pollInterval,
+		Client: client, Accepter: to, NodeName: cfg.nodeName, Kinds: cfg.kinds, Interval: pollInterval,
 		Registerer: registry, Logger: logger,
 	})
 }

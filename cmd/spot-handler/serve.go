@@ -22,6 +22,7 @@ import (
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
 	"spot-handler/handler/webhook"
+	"spot-handler/imds"
 )
 
 // source delivers notices until ctx ends. Healthy gives the reason why it does not
@@ -36,6 +37,8 @@ type surroundings struct {
 	kube   *rest.Config
 	aws    aws.Config
 	listen func() (net.Listener, error) // of metrics and health
+	// metadata is the client of the metadata service; nil for the usual one.
+	metadata imds.Client
 }
 
 // serve runs the daemon until ctx ends or a part of it fails.
@@ -79,7 +82,7 @@ func serveIn(ctx context.Context, cfg settings, in surroundings, logger zerolog.
 		return fmt.Errorf("%w: --http-addr (SPOT_HANDLER_HTTP_ADDR): %w", errUsage, err)
 	}
 	defer listener.Close()
-	p := newProcess(cfg, clients, in.aws, logger)
+	p := newProcess(cfg, clients, in, logger)
 
 	logger.Info().Str("mode", cfg.mode).Str("version", version).Bool("dry_run", cfg.dryRun).
 		Str("http_addr", listener.Addr().String()).Msg("starting")
@@ -112,7 +115,7 @@ type process struct {
 }
 
 // newProcess makes the parts in order of dependency. It makes no call.
-func newProcess(cfg settings, clients *clients, conf aws.Config, logger zerolog.Logger) *process {
+func newProcess(cfg settings, clients *clients, in surroundings, logger zerolog.Logger) *process {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(),
@@ -138,7 +141,7 @@ func newProcess(cfg settings, clients *clients, conf aws.Config, logger zerolog.
 		backing: backing{
 			cfg:     cfg,
 			clients: clients,
-			aws:     conf,
+			aws:     in.aws,
 			index:   p.index,
 			node:    p.index.Get,
 			events:  p.events,
@@ -146,13 +149,13 @@ func newProcess(cfg settings, clients *clients, conf aws.Config, logger zerolog.
 		},
 		events:  p.events,
 		notices: notices,
-		hooks:   newHooks(cfg, conf, registry, logger),
+		hooks:   newHooks(cfg, in.aws, registry, logger),
 	}.leadership)
 	var accept interruption.Accepter = p.leaderships
 	if cfg.mode == modeQueue && !cfg.dryRun {
 		accept = newEarly(clients, accept, p.index, registry, logger)
 	}
-	p.source = newSource(cfg, conf, accept, p.index, registry, logger)
+	p.source = newSource(cfg, in, accept, p.index, registry, logger)
 	return p
 }
 

@@ -30,6 +30,7 @@ import (
 
 	"spot-handler/e2e/sim"
 	"spot-handler/e2e/sim/memapi"
+	"spot-handler/imds"
 )
 
 // What a round of the simulator is given in the environment, see the Makefile.
@@ -178,10 +179,10 @@ func (p player) play(scene sim.Scene) (broken []string, trace string) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go world.Run(ctx)
-		world.Start(func(replica int, client *memapi.Client, sqs sim.AWS) sim.Process {
+		world.Start(func(l sim.Launch) sim.Process {
 			own := p.conf.Copy()
-			own.HTTPClient = sqs
-			return startReplica(t, world, client, own, p.level)
+			own.HTTPClient = l.AWS
+			return startProcess(t, world, l, own, p.level)
 		})
 		for began := time.Now(); time.Since(began) < longestRound; {
 			time.Sleep(5 * time.Second)
@@ -199,21 +200,30 @@ func (p player) play(scene sim.Scene) (broken []string, trace string) {
 	return broken, trace
 }
 
-// simProcess is a replica of the daemon.
+// simProcess is a process of the daemon.
 type simProcess struct{ stop context.CancelFunc }
 
 func (p simProcess) Stop() { p.stop() }
 func (p simProcess) Kill() { p.stop() } // nothing that it does reaches anybody any more
 
-func startReplica(
-	t *testing.T, world *sim.World, client *memapi.Client, conf aws.Config, level zerolog.Level,
-) sim.Process {
-	cfg := settings{mode: modeQueue}
+func startProcess(t *testing.T, world *sim.World, l sim.Launch, conf aws.Config, level zerolog.Level) sim.Process {
+	cfg, client := settings{mode: l.Mode}, l.Client
 	flags := pflag.NewFlagSet("sim", pflag.ContinueOnError)
 	for _, g := range cfg.define() {
 		flags.AddFlagSet(g.FlagSet)
 	}
-	args := append([]string{"--queue-url=" + simQueue, "--pod-namespace=" + sim.Namespace, "--pod-name=" + client.Name}, world.Scene.Flags...)
+	args := append([]string{"--pod-namespace=" + sim.Namespace, "--pod-name=" + client.Name}, world.Scene.Flags...)
+	switch l.Mode {
+	case modeQueue:
+		args = append(args, "--queue-url="+simQueue)
+	case modeIMDS:
+		args = []string{"--node-name=" + l.Node, "--drain=false"}
+		for _, flag := range world.Scene.Flags {
+			if strings.HasPrefix(flag, "--rebalance=") || strings.HasPrefix(flag, "--scheduled-lead=") {
+				args = append(args, flag)
+			}
+		}
+	}
 	problems, _ := parse(flags, args, func(string) string { return "" })
 	if problems = append(problems, cfg.check()...); len(problems) > 0 {
 		panic(fmt.Sprint(problems))
@@ -229,6 +239,9 @@ func startReplica(
 		}, "spot-handler"),
 		aws:    conf,
 		listen: func() (net.Listener, error) { return &unheard{closed: make(chan struct{})}, nil },
+	}
+	if l.Mode == modeIMDS {
+		in.metadata = imds.NewClientOver(conf, l.AWS)
 	}
 	logger := zerolog.New(world).Level(level).With().Str("process", client.Name).Logger()
 	go func() {

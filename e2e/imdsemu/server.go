@@ -57,12 +57,19 @@ type Server struct {
 
 // Start serves on the loopback interface until Close. Like httptest.NewServer it panics if it cannot listen.
 func Start(o Options) *Server {
+	s := New(o)
+	s.Server = faulty.Start(s, faulty.Options{})
+	return s
+}
+
+// New returns a Server that does not listen: its ServeHTTP is called.
+func New(o Options) *Server {
 	s := &Server{
+		Server:   faulty.New(),
 		identity: identityOf(cmp.Or(o.InstanceID, "i-0123456789abcdef0")),
 		tokens:   map[string]time.Time{},
 	}
 	s.Clear()
-	s.Server = faulty.Start(s, faulty.Options{})
 	return s
 }
 

@@ -1,12 +1,12 @@
 // Package sim plays a cluster in virtual time, for the daemon to act in: an API server in memory, the controllers
-// of workloads, of disruption budgets and of nodes, a scheduler, kubelets, Karpenter or Auto Scaling groups, SQS, and
-// EC2 that gives notices early, late, twice or never and takes instances. Everything happens in a bubble of testing/synctest: an
-// hour takes a second or less.
+// of workloads, of disruption budgets and of nodes, a scheduler, kubelets, Karpenter or Auto Scaling groups, SQS, the
+// metadata service, and EC2 that gives notices early, late, twice or never and takes instances. Everything happens in
+// a bubble of testing/synctest: an hour takes a second or less.
 //
 // A [Scene] is all that a round is made of, as plain data; [DrawScene] draws one from a seed. A [World] plays it,
 // and holds every change to the invariants as it is made, and what is left at the end; see judge.go. The daemon's
-// side is in cmd/spot-handler's tests: two replicas, each put together as serve does it, which reach the world
-// through a [memapi.Client] and an [AWS].
+// side is in cmd/spot-handler's tests: two replicas, and in some scenes a process on each node, each put together as
+// serve does it. They reach the world through a [memapi.Client] and an [AWS].
 //
 // # What is not as it is in reality
 //
@@ -16,10 +16,11 @@
 //   - The scheduler knows resources, cordons, taints, node affinity and attached volumes.
 //   - Karpenter has two NodePools, launches what it is asked for without looking at requirements but capacity type and
 //     zone, and consolidates empty nodes only.
-//   - Clocks agree, and the daemon's own pods run on no node.
+//   - The clocks of the daemon and of EC2 agree, and the daemon's own pods run on no node.
 //   - An Auto Scaling group has no lifecycle hooks, and launches all it lacks or nothing.
 //   - The scheduler preempts nothing but placeholders, and no autoscaler makes a group smaller.
-//   - imds, scheduled events and rehearsals are not played.
+//   - In mode imds only nodes that are lost have a process, which does not drain.
+//   - Of scheduled events only retirements are played, and no rehearsals.
 //
 // # Reproducing
 //

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"spot-handler/e2e/imdsemu"
 	"spot-handler/e2e/sim/memapi"
 	"spot-handler/handler/interruption"
 )
@@ -23,7 +24,11 @@ func (w *World) planLoss(nth int, l Loss) {
 	if l.Warned > 0 {
 		w.announce(nth, l, interruption.RebalanceRecommendation, l.At-l.Warned, 0)
 	}
-	w.announce(nth, l, l.Kind, l.At, l.Lead)
+	if l.Kind == interruption.ScheduledEvent {
+		w.announceRetirement(nth, l)
+	} else {
+		w.announce(nth, l, l.Kind, l.At, l.Lead)
+	}
 	if l.Takes {
 		w.at(l.At+l.Lead-l.Early, "take "+id, func() {
 			if i := w.instances[id]; i != nil {
@@ -56,6 +61,10 @@ func (w *World) announce(nth int, l Loss, kind interruption.Kind, at, lead time.
 				event, at = event[:len(event)-2]+"ff", at.Add(-2*time.Second)
 			}
 			w.after(l.Delay+time.Duration(n)*l.Again, fmt.Sprintf("send %s %s %d", l.Node, kind, n), func() {
+				w.tell(l, kind, at, at.Add(interruption.SpotNotice))
+				if w.Scene.Intake == IntakeIMDS {
+					return
+				}
 				w.note("ec2: %s of %s, event %s", kind, l.Node, event)
 				w.judge.sent(w.Queue.Send(message(kind, event, instanceID(l.Node), at)), l.Node, kind)
 			})
@@ -69,8 +78,12 @@ func message(kind interruption.Kind, event, instance string, at time.Time) strin
 	if kind == interruption.RebalanceRecommendation {
 		detailType, detail = "EC2 Instance Rebalance Recommendation", map[string]string{"instance-id": instance}
 	}
+	return envelope("aws.ec2", detailType, event, at, detail)
+}
+
+func envelope(source, detailType, event string, at time.Time, detail any) string {
 	text, _ := json.Marshal(map[string]any{ // texts
-		"version": "0", "id": event, "detail-type": detailType, "source": "aws.ec2", "account": "123456789012",
+		"version": "0", "id": event, "detail-type": detailType, "source": source, "account": "123456789012",
 		"time": at.UTC().Format(time.RFC3339), "region": "eu-west-1", "resources": []string{}, "detail": detail,
 	})
 	return string(text)
@@ -94,17 +107,18 @@ func (w *World) cancel(name string) {
 	w.after(cancelTakes, "cancelled "+name, func() { w.judge.judgeCancel(name, since) })
 }
 
-// AWS is one process's way to SQS, Auto Scaling and EC2.
+// AWS is one process's way to SQS, Auto Scaling, EC2 and the metadata service.
 type AWS struct {
-	world  *World
-	client *memapi.Client
+	world    *World
+	client   *memapi.Client
+	metadata *imdsemu.Server // of the node's instance; nil if the process does not run on a node
 }
 
 var errRefused = errors.New("dial tcp: connect: connection refused")
 
 // Do implements the SDK's HTTPClient.
 func (a AWS) Do(r *http.Request) (answer *http.Response, err error) {
-	if err := a.world.reachesAWS(r.Context(), a.client); err != nil {
+	if err := a.reaches(r.Context()); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -119,6 +133,10 @@ func (a AWS) Do(r *http.Request) (answer *http.Response, err error) {
 	// The real ones read the body before they answer.
 	service, _, _ := strings.Cut(r.URL.Host, ".")
 	switch {
+	case a.metadata != nil:
+		if err := a.readMetadata(r, out); err != nil {
+			return nil, err
+		}
 	case service == "sqs":
 		a.world.sqs.ServeHTTP(out, r)
 	case a.world.cloud == nil:
@@ -129,7 +147,7 @@ func (a AWS) Do(r *http.Request) (answer *http.Response, err error) {
 		}
 		a.world.cloud.ServeHTTP(out, r)
 	}
-	if err := a.world.reachesAWS(r.Context(), a.client); err != nil {
+	if err := a.reaches(r.Context()); err != nil {
 		return nil, err
 	}
 	return &http.Response{

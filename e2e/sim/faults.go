@@ -33,7 +33,7 @@ type Process interface {
 
 // faulty is what goes wrong now.
 type faulty struct {
-	launch    func(replica int, client *memapi.Client, aws AWS) Process
+	launch    func(Launch) Process
 	processes [Replicas]Process
 	started   int
 	under     map[string]Fault // by a name of its own
@@ -41,14 +41,23 @@ type faulty struct {
 	killed    map[*memapi.Client]bool
 }
 
+// Launch is a process that is to run.
+type Launch struct {
+	Mode   string
+	Node   string // that it runs on, in mode imds
+	Client *memapi.Client
+	AWS    AWS
+}
+
 // Start starts the replicas with launch, and again those that a fault ends. launch must not wait, and must
 // not call the world's exported methods before it returns.
-func (w *World) Start(launch func(replica int, client *memapi.Client, aws AWS) Process) {
+func (w *World) Start(launch func(Launch) Process) {
 	w.Do(func() {
 		w.faulty.launch, w.faulty.under, w.faulty.killed = launch, map[string]Fault{}, map[*memapi.Client]bool{}
 		for r := range Replicas {
 			w.after(time.Duration(r)*700*time.Millisecond, fmt.Sprint("start ", r), func() { w.startReplica(r) })
 		}
+		w.startAgents()
 	})
 }
 
@@ -62,7 +71,11 @@ func (w *World) startReplica(r int) {
 	client.Fate = w.fate(r)
 	w.clients[name], w.replicas[r] = true, client
 	w.note("starts %s", name)
-	w.faulty.processes[r] = w.faulty.launch(r, client, AWS{w, client})
+	mode := ModeQueue
+	if w.Scene.Intake == IntakeIMDS {
+		mode = ModeDrain
+	}
+	w.faulty.processes[r] = w.faulty.launch(Launch{mode, "", client, AWS{w, client, nil}})
 	for _, f := range w.faulty.under {
 		w.apply(f, client, r)
 	}
@@ -77,6 +90,12 @@ func (w *World) End() {
 			w.replicas[r].Silent(false)
 			if p != nil {
 				p.Stop()
+			}
+		}
+		for _, a := range w.agents {
+			a.client.Down(nil)
+			if a.process != nil {
+				a.process.Stop()
 			}
 		}
 		clear(w.faulty.under)
@@ -109,6 +128,9 @@ func (w *World) begin(name string, f Fault) {
 		}
 		w.after(f.For, name+" ends", func() { w.startReplica(f.Replica) })
 		return
+	case FaultLease:
+		w.Remove(memapi.Leases, Namespace+"/spot-handler", byOperator)
+		return
 	case FaultBreak:
 		w.BreakWatches(nil, func(*memapi.Kind) bool { return true })
 		return
@@ -123,12 +145,20 @@ func (w *World) begin(name string, f Fault) {
 			w.apply(f, client, r)
 		}
 	}
+	for _, a := range w.agents {
+		w.apply(f, a.client, -1)
+	}
 	if f.What == FaultTouches {
 		w.touch(name)
 	}
 	w.after(f.For, name+" ends", func() {
 		delete(w.faulty.under, name)
 		w.note("fault: %s has ended", f.What)
+		for node, a := range w.agents {
+			if f.What == FaultDown && w.alive(node) {
+				a.client.Down(nil)
+			}
+		}
 		for r, client := range w.replicas {
 			if client == nil || w.faulty.processes[r] == nil {
 				continue
@@ -270,15 +300,15 @@ func (w *World) admit(ctx context.Context, q *memapi.Request) error {
 	return nil
 }
 
-// reachesAWS returns why a process does not reach SQS.
-func (w *World) reachesAWS(ctx context.Context, client *memapi.Client) error {
+// reaches returns why a process does not reach AWS. The metadata service is on the same machine.
+func (a AWS) reaches(ctx context.Context) error {
 	var err error
-	w.Do(func() {
-		if w.faulty.killed[client] {
+	a.world.Do(func() {
+		if a.world.faulty.killed[a.client] {
 			err = errRefused
 		}
-		for _, f := range w.faulty.under {
-			if f.What == FaultQueue {
+		for _, f := range a.world.faulty.under {
+			if f.What == FaultQueue && a.metadata == nil {
 				err = errRefused
 			}
 		}

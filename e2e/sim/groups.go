@@ -27,7 +27,7 @@ const leaves = 5 * time.Second
 
 // buildGroups has the nodes of the scene belong to groups, for as long as its API is asked.
 func (w *World) buildGroups() {
-	members := map[string][]string{}
+	members := map[string][]string{PoolSpot: nil, PoolFallback: nil}
 	for _, n := range w.Scene.Nodes {
 		members[n.Pool] = append(members[n.Pool], instanceID(n.Name))
 	}
@@ -64,12 +64,12 @@ func (w *World) join(of asgemu.Instance) {
 	w.instances[i.id] = i
 	fine := !w.draw().Chance(w.Scene.Karpenter.NeverReady, i.node, "never ready")
 	w.note("group %s: %s joins, Ready %t", i.pool, i.node, fine)
-	w.Put(memapi.Nodes, groupNodeOf(i, fine), byController)
+	w.Put(memapi.Nodes, w.groupNodeOf(i, fine), byController)
 }
 
 // groupNodeOf is the Node that a machine of a group registers as.
-func groupNodeOf(i *instance, ready bool) *corev1.Node {
-	node := nodeOf(i, "", ready)
+func (w *World) groupNodeOf(i *instance, ready bool) *corev1.Node {
+	node := w.nodeOf(i, "", ready)
 	node.Finalizers, node.OwnerReferences = nil, nil
 	for _, label := range []string{"karpenter.sh/nodepool", "karpenter.sh/capacity-type", "karpenter.sh/registered"} {
 		delete(node.Labels, label)

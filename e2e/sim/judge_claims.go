@@ -69,7 +69,7 @@ func (j *judge) finishClaims() {
 		}
 		used := slices.ContainsFunc(j.w.podsOn(claim.GetName()), hasToMove)
 		consolidates := j.w.Scene.Karpenter.Consolidates > 0 && claim.GetLabels()[karpenter.SettledLabel] != "" && j.initialized(claim)
-		coming := !j.initialized(claim) && time.Since(claim.GetCreationTimestamp().Time) < mayBoot || j.takesBack(claim)
+		coming := !j.initialized(claim) && j.w.Now().Sub(claim.GetCreationTimestamp().Time) < mayBoot || j.takesBack(claim)
 		if !used && !consolidates && !coming {
 			j.breaks(notInVain, "NodeClaim %s for %s has no pod, labels %v, annotations %v",
 				claim.GetName(), replaces, claim.GetLabels(), claim.GetAnnotations())

@@ -71,7 +71,7 @@ func (j *judge) judgeTerminate(by, id string) {
 		return
 	}
 	rec, has := recordOf(node)
-	if !has || rec.Kind != interruption.RebalanceRecommendation {
+	if !has || rec.Kind != interruption.RebalanceRecommendation && rec.Kind != interruption.ScheduledEvent {
 		j.breaks(notOurs, "%s terminates %s, and its record is %s", by, i.node, summary(rec, has))
 	}
 	for _, pod := range j.w.podsOn(i.node) {

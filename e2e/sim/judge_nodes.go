@@ -229,6 +229,10 @@ func (j *judge) stands(node *corev1.Node, rec interruption.Record) bool {
 	if a := rec.Replacement; a != nil && a.Backend == provisioner.ASG && a.Name != "" && slices.ContainsFunc(j.w.podsOn(node.Name), hasToMove) {
 		return true
 	}
+	// EC2 has taken the retirement back of an instance that was about to leave its group.
+	if life := j.nodes[node.Name]; j.w.cloud != nil && life != nil && life.loss.Withdrawn > 0 && rec.Replacement != nil && rec.Replacement.Name != "" {
+		return rec.Phase.Over()
+	}
 	// EC2 has given a notice for an instance of a group and not taken it: nobody else does. Nor does anybody without
 	// detaching it, but for an autoscaler that makes groups smaller, which is not played.
 	leftToEC2 := slices.Contains(flags, "--provisioner=none") || j.w.Scene.Groups.Placeholders ||

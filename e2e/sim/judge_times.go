@@ -76,7 +76,7 @@ func (j *judge) judgeTime(life *podLife, fate *nodeLife) {
 func (j *judge) judgeLate(life *podLife, able time.Time, held bool) {
 	// One that came with the cordon, or in the 10 s after it, might be put back by its controller: it is evicted
 	// when that is known.
-	if comes := life.pod.CreationTimestamp.Add(12 * time.Second); able.Before(comes) {
+	if comes := life.pod.CreationTimestamp.Add(12*time.Second - j.w.Ahead); able.Before(comes) {
 		able = comes
 	}
 	disturbed := j.w.disturbed(able.Sub(j.w.began), life.gone.Sub(j.w.began))

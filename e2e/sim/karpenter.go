@@ -14,10 +14,10 @@ import (
 
 type custom = *unstructured.Unstructured
 
-func condition(kind, status, reason string) map[string]any {
+func (w *World) condition(kind, status, reason string) map[string]any {
 	return map[string]any{
 		"type": kind, "status": status, "reason": reason, "message": "",
-		"lastTransitionTime": time.Now().UTC().Format(time.RFC3339),
+		"lastTransitionTime": w.Now().Format(time.RFC3339),
 	}
 }
 
@@ -53,7 +53,7 @@ func (w *World) buildPools() {
 				"disruption": map[string]any{"consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": after},
 				"weight":     int64(map[string]int{PoolSpot: 50, PoolFallback: 1}[name]),
 			},
-			"status": map[string]any{"conditions": []any{condition("Ready", "True", "Ready")}},
+			"status": map[string]any{"conditions": []any{w.condition("Ready", "True", "Ready")}},
 		}}
 		w.Put(memapi.NodePools, pool, byOperator)
 	}
@@ -74,10 +74,10 @@ func (w *World) newClaim(name, pool string, requests map[string]any) custom {
 }
 
 // setClaim notes on a NodeClaim how far its machine has come.
-func setClaim(claim custom, i *instance, conditions ...string) {
+func (w *World) setClaim(claim custom, i *instance, conditions ...string) {
 	var list []any
 	for _, kind := range conditions {
-		list = append(list, condition(kind, "True", kind))
+		list = append(list, w.condition(kind, "True", kind))
 	}
 	status := map[string]any{
 		"conditions": list, "providerID": "aws:///" + i.zone + "/" + i.id,
@@ -166,7 +166,7 @@ func (w *World) launch(name string) {
 	}
 	w.instances[i.id] = i
 	w.note("karpenter: launches %s", name)
-	w.changeClaim(name, func(c custom) { setClaim(c, i, "Launched") })
+	w.changeClaim(name, func(c custom) { w.setClaim(c, i, "Launched") })
 	boot := k.Boot * time.Duration(80+w.draw().Int(50, name, "boot")) / 100
 	w.after(boot, "register "+name, func() { w.register(i) })
 }
@@ -177,8 +177,8 @@ func (w *World) register(i *instance) {
 		return
 	}
 	fine := !w.draw().Chance(w.Scene.Karpenter.NeverReady, i.node, "never ready")
-	w.Put(memapi.Nodes, nodeOf(i, claim.GetUID(), fine), byKarpenter)
-	w.changeClaim(i.claim, func(c custom) { setClaim(c, i, "Launched", "Registered") })
+	w.Put(memapi.Nodes, w.nodeOf(i, claim.GetUID(), fine), byKarpenter)
+	w.changeClaim(i.claim, func(c custom) { w.setClaim(c, i, "Launched", "Registered") })
 	if !fine {
 		w.note("karpenter: %s never becomes Ready", i.node)
 		return
@@ -187,7 +187,7 @@ func (w *World) register(i *instance) {
 		if !i.runs {
 			return
 		}
-		w.changeClaim(i.claim, func(c custom) { setClaim(c, i, "Launched", "Registered", "Initialized") })
+		w.changeClaim(i.claim, func(c custom) { w.setClaim(c, i, "Launched", "Registered", "Initialized") })
 		w.consolidate(i)
 	})
 }
@@ -211,14 +211,14 @@ func (w *World) terminate(name string) {
 	}
 	node := memapi.Get[*corev1.Node](w.Server, memapi.Nodes, i.node)
 	if node != nil && node.DeletionTimestamp == nil {
-		going, now := node.DeepCopy(), memapi.Now()
+		going, now := node.DeepCopy(), w.Now()
 		going.DeletionTimestamp = &now
 		going.Spec.Taints = append(going.Spec.Taints, corev1.Taint{Key: "karpenter.sh/disrupted", Effect: corev1.TaintEffectNoSchedule})
 		w.Put(memapi.Nodes, going, byKarpenter)
 	}
 	until, err := time.Parse(time.RFC3339, claim.GetAnnotations()["karpenter.sh/nodeclaim-termination-timestamp"])
 	bounded := err == nil
-	if i.runs && w.drainFor(i, until, bounded) && (!bounded || time.Now().Before(until)) {
+	if i.runs && w.drainFor(i, until, bounded) && (!bounded || w.Now().Time.Before(until)) {
 		w.after(time.Second, "terminate "+name, func() { w.terminate(name) })
 		return
 	}
@@ -236,8 +236,8 @@ func (w *World) drainFor(i *instance, until time.Time, bounded bool) (waits bool
 		grace := memapi.GraceOf(pod)
 		key := memapi.Key(pod)
 		switch last := until.Add(-time.Duration(grace) * time.Second); {
-		case bounded && !time.Now().Before(last):
-			left := max(1, int64(time.Until(until).Seconds()))
+		case bounded && !w.Now().Time.Before(last):
+			left := max(1, int64(until.Sub(w.Now().Time).Seconds()))
 			w.Delete(memapi.Pods, key, &left, byKarpenter)
 		case pod.DeletionTimestamp == nil:
 			if f := w.Evict(key, &metav1.DeleteOptions{}, byKarpenter); f != nil {

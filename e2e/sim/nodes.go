@@ -58,8 +58,8 @@ func capacityTypeOf(pool string) string {
 }
 
 // nodeOf is the Node that a machine registers as.
-func nodeOf(i *instance, claim types.UID, ready bool) *corev1.Node {
-	status, now := corev1.ConditionTrue, memapi.Now()
+func (w *World) nodeOf(i *instance, claim types.UID, ready bool) *corev1.Node {
+	status, now := corev1.ConditionTrue, w.Now()
 	if !ready {
 		status = corev1.ConditionFalse
 	}
@@ -93,14 +93,14 @@ func (w *World) buildNode(n Node) {
 	i := &instance{id: instanceID(n.Name), node: n.Name, pool: n.Pool, zone: n.Zone, cpu: n.CPU, runs: true}
 	w.instances[i.id] = i
 	old := metav1.NewTime(w.began.Add(-time.Hour))
-	node := groupNodeOf(i, true)
+	node := w.groupNodeOf(i, true)
 	if w.cloud == nil {
 		i.claim = "claim-" + n.Name
 		claim := w.newClaim(i.claim, n.Pool, nil)
 		claim.SetCreationTimestamp(old)
-		setClaim(claim, i, "Launched", "Registered", "Initialized")
+		w.setClaim(claim, i, "Launched", "Registered", "Initialized")
 		w.Put(memapi.NodeClaims, claim, byKarpenter)
-		node = nodeOf(i, claim.GetUID(), true)
+		node = w.nodeOf(i, claim.GetUID(), true)
 	}
 	node.Status.Conditions[0].LastTransitionTime = old
 	node.CreationTimestamp, node.Spec.Unschedulable = old, n.Cordoned
@@ -122,7 +122,7 @@ func (w *World) setReady(name string, status corev1.ConditionStatus) {
 	changed := node.DeepCopy()
 	for i := range changed.Status.Conditions {
 		if c := &changed.Status.Conditions[i]; c.Type == corev1.NodeReady && c.Status != status {
-			c.Status, c.LastTransitionTime = status, memapi.Now()
+			c.Status, c.LastTransitionTime = status, w.Now()
 		}
 	}
 	w.Put(memapi.Nodes, changed, byController)
@@ -134,6 +134,7 @@ func (w *World) end(i *instance, taken bool) {
 		return
 	}
 	i.runs, i.ended = false, time.Now()
+	w.endAgent(i.node)
 	if taken {
 		i.taken = i.ended
 		w.note("ec2: takes %s (%s)", i.node, i.id)

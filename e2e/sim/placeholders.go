@@ -62,7 +62,7 @@ func (w *World) preempt(pod *corev1.Pod) (freed bool) {
 func (w *World) startPlaceholder(pod *corev1.Pod) {
 	w.after(w.draw().Between(100*time.Millisecond, 800*time.Millisecond, pod.Name, "starts"), "start "+string(pod.UID), func() {
 		w.changePod(pod, byKubelet, func(p *corev1.Pod) {
-			now := memapi.Now()
+			now := w.Now()
 			p.Status.Phase, p.Status.StartTime = corev1.PodRunning, &now
 		})
 	})

@@ -73,7 +73,7 @@ func (w *World) lookForRoom() {
 				w.changePod(pod, byScheduler, func(p *corev1.Pod) {
 					p.Spec.NodeName = node
 					p.Status.Conditions = []corev1.PodCondition{{
-						Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: memapi.Now(),
+						Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: w.Now(),
 					}}
 				})
 			} else {
@@ -164,7 +164,7 @@ func (w *World) startPod(pod *corev1.Pod) {
 		}
 		w.changePod(pod, byKubelet, func(p *corev1.Pod) {
 			if p.DeletionTimestamp == nil {
-				now := memapi.Now()
+				now := w.Now()
 				p.Status.Phase, p.Status.StartTime, p.Status.PodIP = corev1.PodRunning, &now, "10.1.0.2"
 			}
 		})
@@ -185,7 +185,7 @@ func (w *World) setPodReady(pod *corev1.Pod, ready bool) {
 		}
 		p.Status.Conditions = append(
 			slices.DeleteFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady }),
-			corev1.PodCondition{Type: corev1.PodReady, Status: status, LastTransitionTime: memapi.Now()})
+			corev1.PodCondition{Type: corev1.PodReady, Status: status, LastTransitionTime: w.Now()})
 	})
 }
 
@@ -229,7 +229,7 @@ func (w *World) syncBudget(key string) {
 	if budget == nil {
 		return
 	}
-	now := time.Now()
+	now := w.Now().Time
 	var covered []*corev1.Pod
 	for _, pod := range memapi.List[*corev1.Pod](w.Server, memapi.Pods) {
 		if pod.Namespace == budget.Namespace && memapi.Covers(budget, pod) && !memapi.Finished(pod) {

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"spot-handler/handler/interruption"
@@ -13,12 +14,16 @@ type Scene struct {
 	Seed uint64
 	// Flags are those of each replica, besides the ones that it must have.
 	Flags []string
+	// Intake is how notices reach the daemon.
+	Intake string
 
 	Nodes     []Node
 	Workloads []Workload
 	Losses    []Loss
 	Faults    []Fault
 	Rates     Rates
+	// Ahead is how far the cluster's clock is ahead of the daemon's and EC2's.
+	Ahead time.Duration
 
 	Karpenter Karpenter
 	Groups    Groups
@@ -86,6 +91,8 @@ type Loss struct {
 	Early  time.Duration // how long before its deadline EC2 takes the instance; negative: after it
 	Cancel time.Duration // when an operator cancels, from the beginning; 0: nobody does
 
+	Withdrawn time.Duration // when EC2 takes a scheduled event back, from the beginning; 0: it does not
+
 	Warned time.Duration // how long before it EC2 recommends a rebalance; 0: it does not
 }
 
@@ -108,6 +115,7 @@ const (
 	FaultAdmit   = "admit"   // an admission webhook for evictions is slow, or hangs
 	FaultMarks   = "marks"   // writes of Nodes hang
 	FaultDenies  = "denies"  // a policy denies changes of pods' status
+	FaultLease   = "lease"   // somebody deletes the leader's Lease: for a while two believe that they lead
 )
 
 // Fault is one thing that goes wrong.
@@ -158,7 +166,11 @@ func DrawScene(seed uint64) Scene {
 	if !s.Groups.Manage {
 		s.Groups = Groups{}
 	}
+	s.Ahead = Pick(d, append(slices.Repeat([]time.Duration{0}, 7), 3*time.Second, 2*time.Second, -3*time.Second), "ahead")
 	s.Flags = drawFlags(d, s.Groups)
+	if !slices.Contains(s.Flags, "--provisioner=asg") { // mode drain calls nothing of AWS
+		s.Intake = Pick(d, append(slices.Repeat([]string{IntakeQueue}, 8), IntakeIMDS, IntakeBoth), "intake")
+	}
 	s.Karpenter = Karpenter{
 		Boot:         d.Between(15*time.Second, 70*time.Second, "boot"),
 		NoCapacity:   Pick(d, []float64{0, 0, 0, 0.2, 1}, "no capacity"),
@@ -177,6 +189,7 @@ func drawFlags(d Draw, groups Groups) []string {
 		"--blocked-pods=" + Pick(d, []string{"leave", "leave", "delete"}, "blocked"),
 		"--rebalance=" + Pick(d, []string{"replace", "replace", "fallback", "cordon", "ignore"}, "rebalance"),
 		"--rebalance-ttl=4m",
+		"--scheduled-lead=2m",
 		"--calm=" + Pick(d, []string{"0", "1m", "30m"}, "calm"),
 	}
 	if d.Chance(0.2, "needed") {
@@ -307,8 +320,21 @@ func (s *Scene) drawLosses(d Draw) {
 			loss.Kind, loss.Lead, loss.Takes, loss.Cancel = interruption.RebalanceRecommendation, 0, false, 0
 			loss.Copies = max(1, loss.Copies)
 		}
+		if loss.Kind == interruption.SpotInterruption && d.Chance(0.08, name, "retires") {
+			loss = drawRetirement(d, loss)
+		}
 		s.Losses = append(s.Losses, loss)
 	}
+}
+
+// drawRetirement makes a loss one that EC2 has scheduled, minutes ahead here.
+func drawRetirement(d Draw, l Loss) Loss {
+	l.Kind, l.Lead, l.Renews = interruption.ScheduledEvent, d.Between(3*time.Minute, 8*time.Minute, l.Node, "window"), false
+	l.Delay, l.Early = min(l.Delay, 3*time.Second), min(l.Early, 0)
+	if d.Chance(0.3, l.Node, "withdrawn") {
+		l.Withdrawn, l.Takes, l.Cancel = l.At+d.Between(10*time.Second, l.Lead, l.Node, "when withdrawn"), false, 0
+	}
+	return l
 }
 
 // longest is longer than a round.
@@ -324,7 +350,7 @@ func (s *Scene) drawFaults(d Draw) {
 		f := Fault{
 			What: Pick(d, []string{
 				FaultDown, FaultSilent, FaultKill, FaultKill, FaultStop, FaultBreak, FaultExpire, FaultQueue,
-				FaultSlow, FaultTouches, FaultAdmit, FaultAdmit, FaultMarks, FaultDenies,
+				FaultSlow, FaultTouches, FaultAdmit, FaultAdmit, FaultMarks, FaultDenies, FaultLease,
 			}, name, "what"),
 			Replica: d.Int(2, name, "replica"),
 			From:    d.Between(0, 150*time.Second, name, "from"),

@@ -53,7 +53,7 @@ func smallerThan(s Scene) (list []Scene) {
 		}
 	}
 	for i, flag := range s.Flags {
-		if strings.Contains(flag, "-ttl=") || strings.Contains(flag, "-selector=") {
+		if strings.Contains(flag, "-ttl=") || strings.Contains(flag, "-lead=") || strings.Contains(flag, "-selector=") {
 			continue // by default they are longer than a round, or there is none
 		}
 		add(func(s *Scene) { s.Flags = slices.Delete(s.Flags, i, i+1) })
@@ -79,6 +79,13 @@ func smallerThan(s Scene) (list []Scene) {
 		for _, simpler := range simplerLosses(l) {
 			add(func(s *Scene) { s.Losses[i] = simpler })
 		}
+	}
+	if ahead := s.Ahead; clearOf(&ahead) {
+		add(func(s *Scene) { s.Ahead = 0 })
+	}
+	if s.Intake == IntakeBoth {
+		add(func(s *Scene) { s.Intake = IntakeQueue })
+		add(func(s *Scene) { s.Intake = IntakeIMDS })
 	}
 	for _, clears := range []func(*Groups) bool{
 		func(g *Groups) bool { return clearOf(&g.Rebalances) },

@@ -30,8 +30,8 @@ func (j *judge) wavesFit(pod *corev1.Pod, able, latest time.Time) bool {
 	for _, life := range j.pods {
 		switch {
 		case j.w.workloadOf(life.pod) != of:
-		case life.pod.CreationTimestamp.After(j.w.began): // a replacement pod
-			if life.bound.IsZero() || life.bound.Sub(life.pod.CreationTimestamp.Time) > 3*time.Second {
+		case life.pod.CreationTimestamp.After(j.w.began.Add(-time.Minute)): // a replacement pod
+			if life.bound.IsZero() || life.bound.Sub(life.pod.CreationTimestamp.Add(-j.w.Ahead)) > 3*time.Second {
 				return false
 			}
 		case j.noticed(life.pod.Spec.NodeName):

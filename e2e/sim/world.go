@@ -36,7 +36,8 @@ type World struct {
 	judge     *judge
 	trace     trace
 	replicas  []*memapi.Client // the current process of each; nil: none runs
-	clients   map[string]bool  // the names of all processes that there were
+	agents    map[string]*agent
+	clients   map[string]bool // the names of all processes that there were
 	faulty    faulty
 }
 
@@ -45,10 +46,11 @@ func New(s Scene) *World {
 	w := &World{
 		Server: memapi.New(), Scene: s, sqs: sqsemu.New(), began: time.Now(), byKey: map[string]*timer{}, wake: make(chan struct{}, 1),
 		instances: map[string]*instance{}, workloads: map[string]*Workload{}, made: map[string]int{}, clients: map[string]bool{},
-		replicas: make([]*memapi.Client, Replicas),
+		replicas: make([]*memapi.Client, Replicas), agents: map[string]*agent{},
 	}
 	w.Queue = w.sqs.Queue("spot-handler")
 	w.judge = newJudge(w)
+	w.Ahead = s.Ahead
 	if s.Groups.Manage {
 		w.cloud = w.newCloud()
 	}

@@ -47,7 +47,7 @@ func (s *Server) deletePod(key string, grace *int64, by string) {
 		s.Remove(Pods, key, by)
 		return
 	}
-	now := time.Now()
+	now := s.Now().Time
 	if at := pod.DeletionTimestamp; at != nil {
 		if seconds >= *pod.DeletionGracePeriodSeconds {
 			return
@@ -115,7 +115,7 @@ func (s *Server) Evict(key string, options *metav1.DeleteOptions, by string) *Fa
 	if charged.Status.DisruptedPods == nil {
 		charged.Status.DisruptedPods = map[string]metav1.Time{}
 	}
-	charged.Status.DisruptedPods[pod.Name] = Now()
+	charged.Status.DisruptedPods[pod.Name] = s.Now()
 	s.Put(Budgets, charged, by)
 	return s.markAndDelete(key, options, by)
 }
@@ -129,7 +129,7 @@ func (s *Server) markAndDelete(key string, options *metav1.DeleteOptions, by str
 	others := slices.DeleteFunc(marked.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.DisruptionTarget })
 	marked.Status.Conditions = append(others, corev1.PodCondition{
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting",
-		LastTransitionTime: Now(),
+		LastTransitionTime: s.Now(),
 	})
 	s.Put(Pods, marked, by)
 	s.deletePod(key, options.GracePeriodSeconds, by)
@@ -166,7 +166,7 @@ func (s *Server) GrantOnly(key string, uid *types.UID, by string) bool {
 	if charged.Status.DisruptedPods == nil {
 		charged.Status.DisruptedPods = map[string]metav1.Time{}
 	}
-	charged.Status.DisruptedPods[pod.Name] = Now()
+	charged.Status.DisruptedPods[pod.Name] = s.Now()
 	s.Put(Budgets, charged, by)
 	return true
 }

@@ -40,6 +40,8 @@ type Server struct {
 	Requested func(Request)
 	// Admit may refuse a client's request; nil: all are admitted. It is called without the lock, and may wait.
 	Admit func(context.Context, *Request) error
+	// Ahead is how far the server's clock, and those of its controllers, are ahead of the clients'.
+	Ahead time.Duration
 
 	mu      sync.Mutex
 	version int64
@@ -124,7 +126,9 @@ func List[T Object](s *Server, k *Kind) []T {
 }
 
 // Now is the time as objects have it.
-func Now() metav1.Time { return metav1.NewTime(time.Now().UTC().Truncate(time.Second)) }
+func (s *Server) Now() metav1.Time {
+	return metav1.NewTime(time.Now().Add(s.Ahead).UTC().Truncate(time.Second))
+}
 
 // Put writes an object: it makes it, or replaces the one of that name. The object must not be changed
 // afterwards. One whose finalizers are gone while it is being deleted is removed.
@@ -137,7 +141,7 @@ func (s *Server) Put(k *Kind, obj Object, by string) Object {
 			obj.SetUID(types.UID(fmt.Sprintf("%08x-0000-4000-8000-%012x", s.uids, s.uids)))
 		}
 		if stamp := obj.GetCreationTimestamp(); stamp.IsZero() {
-			obj.SetCreationTimestamp(Now())
+			obj.SetCreationTimestamp(s.Now())
 		}
 	}
 	if obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 && k != Pods {
@@ -230,7 +234,7 @@ func (s *Server) Delete(k *Kind, key string, grace *int64, by string) {
 		return
 	}
 	if obj.GetDeletionTimestamp() == nil {
-		going, now := obj.DeepCopyObject().(Object), Now()
+		going, now := obj.DeepCopyObject().(Object), s.Now()
 		going.SetDeletionTimestamp(&now)
 		s.Put(k, going, by)
 	}
