@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -88,6 +89,31 @@ func TestRetryAfter(t *testing.T) {
 		s.until(12 * time.Second)
 		if n := s.api.count("POST", "/eviction"); n != 2 {
 			s.Fatalf("%d tries in 12 s, want 2", n)
+		}
+	})
+}
+
+// Each answer to an eviction is counted, by its code.
+func TestEvictionsAreCounted(t *testing.T) {
+	stage(t, holding, 120*time.Second, plan.ReadyCapacity, func(f *fakeAPI) {
+		pods("a")(f)
+		refusals := 2
+		f.answer = func(string, string, map[string]any) (int, any) {
+			if refusals--; refusals >= 0 {
+				return http.StatusTooManyRequests, refusal(1)
+			}
+			return http.StatusCreated, &metav1.Status{Status: metav1.StatusSuccess}
+		}
+	}, func(s *scene) {
+		s.until(15 * time.Second)
+		for code, want := range map[string]float64{"429": 2, "201": 1, "404": 0} {
+			var got dto.Metric
+			if err := s.d.evictions.WithLabelValues(code).Write(&got); err != nil {
+				s.Fatal(err)
+			}
+			if got.GetCounter().GetValue() != want {
+				s.Errorf("%v evictions answered with %s, want %v", got.GetCounter().GetValue(), code, want)
+			}
 		}
 	})
 }

@@ -57,6 +57,33 @@ func TestFailedDeletionsAreRetried(t *testing.T) {
 	})
 }
 
+// That one message of a batch cannot be deleted is said like the failure of all, and so is its end.
+func TestFailureOfOneIsSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, failed := &fakeClient{}, false
+		f.Delete = func(_ context.Context, in *sqs.DeleteMessageBatchInput) (*sqs.DeleteMessageBatchOutput, error) {
+			f.mu.Lock()
+			first := !failed
+			failed = true
+			f.mu.Unlock()
+			if code := "InternalError"; first {
+				return &sqs.DeleteMessageBatchOutput{Failed: []types.BatchResultErrorEntry{{Id: in.Entries[0].Id, Code: &code}}}, nil
+			}
+			return f.delete(in), nil
+		}
+		r := start(t, Options{Client: f, Accepter: verdict(interruption.Accepted)})
+		f.send("1", spotBody("i-1", time.Now()), 1)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if n, m := r.log.count("cannot delete messages"), r.log.count("messages can be deleted and hidden again"); n != 1 || m != 1 {
+			t.Errorf("said %d times that it fails, and %d times that it is over, want each once:\n%s", n, m, r.log)
+		}
+		if n := len(f.deletions()); n != 1 {
+			t.Errorf("%d deleted, want the one", n)
+		}
+	})
+}
+
 func TestBurstIsDeletedInBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeClient{}

@@ -272,3 +272,57 @@ func TestOutageThatIsNotWaitedFor(t *testing.T) {
 		}
 	})
 }
+
+// asked is a client that notes what it was asked for.
+type asked struct{ list, watch metav1.ListOptions }
+
+func (a *asked) List(_ context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
+	a.list = o
+	return &corev1.PodList{}, nil
+}
+
+func (a *asked) Watch(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	a.watch = o
+	return watch.NewEmptyWatch(), nil
+}
+
+// What is picked holds for the list and for the watch.
+func TestOf(t *testing.T) {
+	client := &asked{}
+	source := Of(client, func(o *metav1.ListOptions) { o.FieldSelector = "spec.nodeName=a" })
+	if _, err := source.ListWithContext(t.Context(), metav1.ListOptions{Limit: 7}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := source.WatchWithContext(t.Context(), metav1.ListOptions{ResourceVersion: "9"}); err != nil {
+		t.Fatal(err)
+	}
+	if client.list.FieldSelector != "spec.nodeName=a" || client.list.Limit != 7 {
+		t.Errorf("listed %+v", client.list)
+	}
+	if client.watch.FieldSelector != "spec.nodeName=a" || client.watch.ResourceVersion != "9" {
+		t.Errorf("watched %+v", client.watch)
+	}
+}
+
+// Pages are listed until there is no more, each with what the one before it says, and an error ends that.
+func TestPages(t *testing.T) {
+	var got []string
+	broken := errors.New("API server is down")
+	list := func(_ context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
+		if o.Continue == "c" {
+			return nil, broken
+		}
+		next := map[string]string{"": "a", "a": "b", "b": ""}[o.Continue]
+		return &corev1.PodList{ListMeta: metav1.ListMeta{Continue: next, ResourceVersion: "page after " + o.Continue}}, nil
+	}
+	use := func(l *corev1.PodList) { got = append(got, l.ResourceVersion) }
+	if err := Pages(t.Context(), list, metav1.ListOptions{}, use); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"page after ", "page after a", "page after b"}; !slices.Equal(got, want) {
+		t.Errorf("pages %q, want %q", got, want)
+	}
+	if err := Pages(t.Context(), list, metav1.ListOptions{Continue: "c"}, use); !errors.Is(err, broken) {
+		t.Errorf("error %v, want the list's", err)
+	}
+}

@@ -39,11 +39,16 @@ func TestDenials(t *testing.T) {
 		if err := d.Standing("a", time.Minute); err != nil {
 			t.Errorf("%v still stands after a minute", err)
 		}
-		for i := range 2 * maxDenials {
+		d = Denials{}
+		for i := range maxDenials {
 			d.Note(fmt.Sprint(i), Classify("ec2", "TerminateInstances", apiError("AccessDenied")))
 		}
-		if n := len(d.seen); n > maxDenials {
-			t.Errorf("%d are remembered", n)
+		if n := len(d.seen); n != maxDenials {
+			t.Errorf("%d are remembered, want %d", n, maxDenials)
+		}
+		d.Note("one more", Classify("ec2", "TerminateInstances", apiError("AccessDenied")))
+		if n := len(d.seen); n != 1 {
+			t.Errorf("%d are remembered beyond the bound, want the last alone", n)
 		}
 	})
 }

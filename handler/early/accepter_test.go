@@ -228,6 +228,9 @@ func TestGoneNodeThatIsStillKnown(t *testing.T) {
 			t.Error("worth asking again at once")
 		default:
 		}
+		if len(s.kept) != 0 {
+			t.Errorf("%d are kept, want none: nothing will tell that its Node appears", len(s.kept))
+		}
 	})
 }
 

@@ -2,6 +2,8 @@ package marks
 
 import (
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -127,6 +129,11 @@ func TestShutDown(t *testing.T) {
 	if _, ok := ShutDown(marked, *p.Record); ok {
 		t.Error("a second time")
 	}
+	running := dead.DeepCopy()
+	running.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	if _, ok := ShutDown(running, rec); ok {
+		t.Error("set on a node that is Ready")
+	}
 	marked.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	p, ok = ShutDown(marked, *p.Record)
 	if !ok {
@@ -135,5 +142,61 @@ func TestShutDown(t *testing.T) {
 	alive := apply(t, marked, p)
 	if _, missing := withTaint(alive.Spec.Taints, outOfService); !missing || !alive.Spec.Unschedulable {
 		t.Errorf("taints %v, cordon %v; want the cordon alone", alive.Spec.Taints, alive.Spec.Unschedulable)
+	}
+	if ours := p.Record.Ours; !slices.Contains(ours, interruption.OursCordon) || slices.Contains(ours, interruption.OursOutOfService) {
+		t.Errorf("ours %q, want the cordon and not the taint", ours)
+	}
+}
+
+// A cancellation that is still on the Node was about something else, and goes with the next record.
+func TestAcceptEndsAnOldCancellation(t *testing.T) {
+	rec := interruption.NewRecord(interruption.Notice{Kind: interruption.SpotInterruption, EventID: "e", InstanceID: "i"})
+	for _, canceled := range []bool{false, true} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a", ResourceVersion: "1", Annotations: map[string]string{"team": "a"}}}
+		if canceled {
+			node.Annotations[interruption.CancelAnnotation] = "true"
+		}
+		after := apply(t, node, Accept(node, rec))
+		if _, still := after.Annotations[interruption.CancelAnnotation]; still || after.Annotations["team"] != "a" {
+			t.Errorf("cancelled before: %t; annotations %v", canceled, after.Annotations)
+		}
+	}
+}
+
+// What somebody has cancelled on the Node must not begin again when its message comes once more. What was undone for
+// another reason may.
+func TestUndoRemembersWhatWasCancelled(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	n := interruption.Notice{Kind: interruption.SpotInterruption, EventID: "e", InstanceID: "i", Source: interruption.Queue, Noticed: now, Received: now}
+	rec := interruption.NewRecord(n)
+	for _, canceled := range []bool{false, true} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name: "node-a", ResourceVersion: "1", Annotations: map[string]string{interruption.Annotation: rec.String()},
+		}}
+		if canceled {
+			node.Annotations[interruption.CancelAnnotation] = "true"
+		}
+		after := apply(t, node, Undo(node, rec, nil, now))
+		if past := interruption.ParsePast(after.Annotations[interruption.PastAnnotation]); past.Has(n) != canceled {
+			t.Errorf("cancelled: %t, and it is remembered: %t (%v)", canceled, past.Has(n), past)
+		}
+	}
+}
+
+// A patch leaves alone what it does not change, and a record that was given stays as it is.
+func TestPatchHasNothingElse(t *testing.T) {
+	rec := interruption.NewRecord(interruption.Notice{Kind: interruption.SpotInterruption, EventID: "e", InstanceID: "i"})
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a", ResourceVersion: "1"}}
+	if undone := string(Undo(node, rec, nil, time.Now()).Data); strings.Contains(undone, `"spec"`) {
+		t.Errorf("%s changes the spec, of which nothing is ours", undone)
+	}
+	rec.Ours = append(make([]string, 0, 8), interruption.OursTaint)
+	given := slices.Clone(rec.Ours[:cap(rec.Ours)])
+	set := Set(node, rec)
+	if !slices.Equal(given, rec.Ours[:cap(rec.Ours)]) {
+		t.Errorf("what was given is %q now", rec.Ours[:cap(rec.Ours)])
+	}
+	if !slices.Contains(set.Record.Ours, interruption.OursCordon) {
+		t.Errorf("ours %q, want the cordon among it", set.Record.Ours)
 	}
 }

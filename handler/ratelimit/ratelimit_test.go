@@ -98,3 +98,57 @@ func TestUnusedSharesAreDropped(t *testing.T) {
 		}
 	})
 }
+
+// Looking for unused shares costs as much as there are shares: it is done when they have become twice as many, and not
+// for each node that comes.
+func TestUnusedSharesAreSoughtSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := New(time.Hour, 1, 1)
+		for i := range 64 {
+			p.Allow(fmt.Sprint("busy-", i))
+		}
+		if p.prune != 64 {
+			t.Errorf("sought at %d shares, want 64 at first", p.prune)
+		}
+		p.Allow("busy-64")
+		if len(p.shares) != 65 || p.prune != 128 {
+			t.Errorf("%d shares, sought next at %d, want all 65, as they are in use, and 128", len(p.shares), p.prune)
+		}
+		time.Sleep(2 * time.Hour)
+		for i := range 62 {
+			p.Allow(fmt.Sprint("later-", i))
+		}
+		if len(p.shares) != 127 {
+			t.Errorf("%d shares, want 127: it is too early to seek", len(p.shares))
+		}
+		p.Allow("the 128th")
+		p.Allow("the 129th")
+		if len(p.shares) != 64 || p.prune != 126 {
+			t.Errorf("%d shares, sought next at %d, want the 64 in use, and twice the 63 there were", len(p.shares), p.prune)
+		}
+	})
+}
+
+// A share is unused if a new one would be the same.
+func TestUnusedAreThoseThatCountNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := New(time.Second, 2, 1)
+		p.Allow("a")
+		if p.unused(p.shares["a"]) {
+			t.Error("one of two is taken, and the share counts as unused")
+		}
+		time.Sleep(2 * time.Second)
+		if !p.unused(p.shares["a"]) {
+			t.Error("all has come back, and the share counts as used")
+		}
+		go func() { _ = p.Do(t.Context(), "a", func() { time.Sleep(time.Minute) }) }()
+		time.Sleep(10 * time.Second)
+		if p.unused(p.shares["a"]) {
+			t.Error("something is under way, and the share counts as unused")
+		}
+		time.Sleep(time.Minute)
+		if !p.unused(p.shares["a"]) || !p.unused(p.shares["a"]) {
+			t.Error("looking whether it is unused has taken its places")
+		}
+	})
+}
