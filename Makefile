@@ -18,6 +18,9 @@
 # make sim SEED=7 ROUNDS=1000
 #               the same in virtual time, in a simulated cluster: thousands of interrupted nodes in
 #               minutes; ROUNDS=1 prints what happened in the round of that seed
+# make scale NODES=10000
+#               the same for a cluster of so many nodes (10000 or 50000; both by default) that
+#               loses a tenth of them at once, on control planes of several sizes
 # make fuzz MINUTES=5
 #               each fuzz target for minutes; make unit runs their seeds
 # make vulnerabilities
@@ -78,7 +81,7 @@ ALSO_OLDEST    := $(if $(KUBERNETES)$(KARPENTER),,$(OLDEST))
 # downloaded first.
 NOT_UNIT := bench chaos chart controlplane forecast hostile image manual observe release stories
 
-.PHONY: build unit story test lint demo chaos sim fuzz vulnerabilities hostile upgrade accuracy bench image chart release help
+.PHONY: build unit story test lint demo chaos sim scale fuzz vulnerabilities hostile upgrade accuracy bench image chart release help
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -134,6 +137,10 @@ sim:
 	go test -c -o bin/sim.test ./cmd/spot-handler
 	cd cmd/spot-handler && SIM_SEED=$(SEED) SIM_ROUNDS=$(or $(ROUNDS),$(if $(MINUTES),,100)) SIM_MINUTES=$(MINUTES) \
 	  ../../bin/sim.test -test.count=1 -test.timeout 24h -test.v -test.run '^TestSim$$'
+
+scale:
+	go test -c -o bin/sim.test ./cmd/spot-handler
+	cd cmd/spot-handler && SIM_SCALE=$(or $(NODES),all) ../../bin/sim.test -test.count=1 -test.timeout 24h -test.v -test.run '^TestScale$$'
 
 # One after the other, as `go test -fuzz` takes a single target.
 fuzz:

@@ -234,6 +234,12 @@ func (w *World) fate(r int) func(*memapi.Request) memapi.Fate {
 		name := fmt.Sprint(r, " ", q.What(), " ", q.Nth)
 		chance := func(p float64, what string) bool { return d.Chance(p, name, what) }
 		fate.Lag = rates.Lag
+		if w.crowd.Seats > 0 {
+			if q.Verb != "watch" {
+				w.Do(func() { fate.Before = w.takeSeat() })
+			}
+			return fate
+		}
 		w.Do(func() {
 			for _, f := range w.faulty.under {
 				if f.What == FaultSlow || f.What == FaultMarks && q.Kind == memapi.Nodes && q.Verb == "patch" {

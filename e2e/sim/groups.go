@@ -60,8 +60,8 @@ func (w *World) newCloud() *asgemu.Server {
 
 // join has a machine that a group has launched register as a Node.
 func (w *World) join(of asgemu.Instance) {
-	i := &instance{id: of.ID, node: "joined-" + of.ID, pool: of.Group, zone: asgemu.Zone, cpu: 4000, runs: true}
-	w.instances[i.id] = i
+	i := &instance{id: of.ID, node: "joined-" + of.ID, pool: of.Group, zone: asgemu.Zone, cpu: 4000}
+	w.add(i)
 	fine := !w.draw().Chance(w.Scene.Karpenter.NeverReady, i.node, "never ready")
 	w.note("group %s: %s joins, Ready %t", i.pool, i.node, fine)
 	w.Put(memapi.Nodes, w.groupNodeOf(i, fine), byController)

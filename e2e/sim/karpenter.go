@@ -157,14 +157,14 @@ func (w *World) launch(name string) {
 		w.Remove(memapi.NodeClaims, name, byKarpenter)
 		return
 	}
-	i := &instance{id: instanceID(name), node: name, claim: name, pool: pool, zone: Pick(w.draw(), zones, name, "zone"), cpu: 4000, runs: true}
+	i := &instance{id: instanceID(name), node: name, claim: name, pool: pool, zone: Pick(w.draw(), zones, name, "zone"), cpu: 4000}
 	if among := choices(claim, corev1.LabelTopologyZone); len(among) > 0 {
 		i.zone = Pick(w.draw(), among, name, "zone")
 	}
 	if asked := cpuAsked(claim); asked > i.cpu {
 		i.cpu = (asked + 3999) / 4000 * 4000
 	}
-	w.instances[i.id] = i
+	w.add(i)
 	w.note("karpenter: launches %s", name)
 	w.changeClaim(name, func(c custom) { w.setClaim(c, i, "Launched") })
 	boot := k.Boot * time.Duration(80+w.draw().Int(50, name, "boot")) / 100

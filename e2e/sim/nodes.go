@@ -33,13 +33,12 @@ func instanceID(name string) string {
 }
 
 // instanceOf is the machine of a node; nil: it never had one.
-func (w *World) instanceOf(node string) *instance {
-	for _, i := range w.instances {
-		if i.node == node {
-			return i
-		}
-	}
-	return nil
+func (w *World) instanceOf(node string) *instance { return w.byNode[node] }
+
+// add notes a machine that runs.
+func (w *World) add(i *instance) {
+	i.runs = true
+	w.instances[i.id], w.byNode[i.node] = i, i
 }
 
 func quantity(milli int64) resource.Quantity {
@@ -90,8 +89,8 @@ func (w *World) nodeOf(i *instance, claim types.UID, ready bool) *corev1.Node {
 }
 
 func (w *World) buildNode(n Node) {
-	i := &instance{id: instanceID(n.Name), node: n.Name, pool: n.Pool, zone: n.Zone, cpu: n.CPU, runs: true}
-	w.instances[i.id] = i
+	i := &instance{id: instanceID(n.Name), node: n.Name, pool: n.Pool, zone: n.Zone, cpu: n.CPU}
+	w.add(i)
 	old := metav1.NewTime(w.began.Add(-time.Hour))
 	node := w.groupNodeOf(i, true)
 	if w.cloud == nil {

@@ -31,6 +31,7 @@ type World struct {
 	byKey     map[string]*timer
 	wake      chan struct{}
 	instances map[string]*instance // by id
+	byNode    map[string]*instance
 	workloads map[string]*Workload // by name
 	made      map[string]int       // names that were made, by what for
 	judge     *judge
@@ -39,13 +40,16 @@ type World struct {
 	agents    map[string]*agent
 	clients   map[string]bool // the names of all processes that there were
 	faulty    faulty
+
+	crowd Crowd
+	seats seats
 }
 
 // New returns the world of a scene, as it is at the beginning. Call it inside of a bubble.
 func New(s Scene) *World {
 	w := &World{
 		Server: memapi.New(), Scene: s, sqs: sqsemu.New(), began: time.Now(), byKey: map[string]*timer{}, wake: make(chan struct{}, 1),
-		instances: map[string]*instance{}, workloads: map[string]*Workload{}, made: map[string]int{}, clients: map[string]bool{},
+		instances: map[string]*instance{}, byNode: map[string]*instance{}, workloads: map[string]*Workload{}, made: map[string]int{}, clients: map[string]bool{},
 		replicas: make([]*memapi.Client, Replicas), agents: map[string]*agent{},
 	}
 	w.Queue = w.sqs.Queue("spot-handler")

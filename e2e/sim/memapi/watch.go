@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -27,7 +28,8 @@ type selection struct {
 	namespace string
 	labels    labels.Selector
 	fields    fields.Selector
-	all       bool // whatever their labels and fields
+	all       bool   // whatever their labels and fields
+	node      string // of pods, the one that fields asks for; empty if it asks for none
 }
 
 func (sel selection) has(of *stored) bool {
@@ -38,6 +40,9 @@ func (sel selection) has(of *stored) bool {
 		return false
 	case sel.all:
 		return true
+	}
+	if pod, ok := of.obj.(*corev1.Pod); ok && sel.node != "" && pod.Spec.NodeName != sel.node { // as of most, and the cheapest to say
+		return false
 	}
 	return sel.labels.Matches(labels.Set(of.obj.GetLabels())) && sel.fields.Matches(fieldsOf(of.obj))
 }
@@ -271,6 +276,8 @@ func parseSelection(namespace, labelText, fieldText string) (selection, error) {
 	if sel.labels, err = labels.Parse(labelText); err != nil {
 		return sel, err
 	}
-	sel.fields, err = fields.ParseSelector(strings.TrimSpace(fieldText))
+	if sel.fields, err = fields.ParseSelector(strings.TrimSpace(fieldText)); err == nil {
+		sel.node, _ = sel.fields.RequiresExactMatch("spec.nodeName")
+	}
 	return sel, err
 }
