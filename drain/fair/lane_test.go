@@ -140,3 +140,36 @@ func TestRoom(t *testing.T) {
 		}
 	})
 }
+
+// Once all have ended the lane is as it was, whatever replaced what, and whoever was refused.
+func TestLaneIsAsItWas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r record
+		l := NewLane(2, 6)
+		for _, what := range []string{"first", "a", "b", "a", "b"} { // the last two take the places of those that wait
+			if !l.Do(t.Context(), r.task("tenant", "pod", what, time.Second)) {
+				t.Errorf("%s is refused", what)
+			}
+		}
+		if l.room != 4 {
+			t.Errorf("room for %d more, want 4: two of 6 wait", l.room)
+		}
+		ends := r.task("tenant", "pod", "end", time.Second)
+		ends.Ends = true
+		l.Do(t.Context(), ends)
+		if l.room != 5 {
+			t.Errorf("room for %d more, want 5: what ends has replaced both", l.room)
+		}
+		full := NewLane(1, 0)
+		if full.Do(t.Context(), r.task("refused", "pod", "x", 0)) || len(full.tenants) != 0 {
+			t.Errorf("tenants %v of a lane without room", full.tenants)
+		}
+		l.Wait()
+		if want := []string{"first", "end"}; !slices.Equal(r.ended(), want) {
+			t.Errorf("run %q, want %q", r.ended(), want)
+		}
+		if l.room != 6 || l.free != 2 || len(l.tenants) != 0 || len(l.turns) != 0 {
+			t.Errorf("room %d, free %d, tenants %v, turns %v after all have ended", l.room, l.free, l.tenants, l.turns)
+		}
+	})
+}

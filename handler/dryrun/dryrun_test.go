@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -202,11 +203,20 @@ func TestDryRunOfHooksAlone(t *testing.T) {
 	for name, n := range map[string]interruption.Notice{
 		"unknown": {Kind: interruption.InstanceTerminating, InstanceID: "i-b", Hook: &interruption.Hook{Group: "workers", Name: "drain"}},
 		"launch":  {Kind: interruption.InstanceTerminating, InstanceID: "i-a", Hook: &interruption.Hook{Group: "workers", Name: "drain", Launching: true}},
+		"launch of one that is no Node yet": {
+			Kind: interruption.InstanceTerminating, InstanceID: "i-b", Hook: &interruption.Hook{Group: "workers", Name: "drain", Launching: true},
+		},
 	} {
 		verdict, logged, lines := d.story(t, n)
-		want := interruption.Completed
-		if n.Hook.Launching {
-			want = interruption.Ignored
+		want, why := interruption.Completed, "no Node of this cluster is the instance"
+		switch {
+		case n.Hook.Launching && n.InstanceID == "i-a":
+			want, why = interruption.Ignored, "as soon as its Node is Ready; there is one"
+		case n.Hook.Launching:
+			want, why = interruption.Ignored, "as soon as its Node is Ready"
+		}
+		if got := lines[logsHook]["reason"]; got != why {
+			t.Errorf("%s: reason %q, want %q", name, got, why)
 		}
 		if verdict != want || !cmp.Equal(logged, []string{logsHook}) || lines[logsHook]["group"] != "workers" || lines[logsHook]["hook"] != "drain" {
 			t.Errorf("%s: %s, %v", name, verdict, lines)
@@ -214,6 +224,67 @@ func TestDryRunOfHooksAlone(t *testing.T) {
 	}
 	if verdict, logged, _ := d.story(t, interruption.Notice{Kind: interruption.SpotInterruption, InstanceID: "i-b"}); verdict != interruption.Unknown || len(logged) > 0 {
 		t.Errorf("%s, %v", verdict, logged)
+	}
+}
+
+// A notice that can't be explained now, as the API server is away, is as new when it comes again.
+func TestDryRunThatFails(t *testing.T) {
+	away, fails := errors.New("API server is away"), true
+	d := newDry(t, func(o *setup) {
+		survey := o.Survey
+		o.Survey = func(ctx context.Context, node string, in plan.NodeState) (plan.Situation, error) {
+			if fails {
+				return plan.Situation{}, away
+			}
+			return survey(ctx, node, in)
+		}
+	})
+	n := interruption.Notice{Kind: interruption.SpotInterruption, EventID: "e", InstanceID: "i-a", Deadline: time.Now().Add(2 * time.Minute)}
+	if _, err := d.Accept(t.Context(), n); !errors.Is(err, away) {
+		t.Fatalf("error %v, want the survey's", err)
+	}
+	fails = false
+	if verdict, logged, _ := d.story(t, n); verdict != interruption.Accepted || len(logged) == 0 {
+		t.Errorf("%s, %v; want it accepted and explained", verdict, logged)
+	}
+}
+
+// A group says nothing about how long its hook waits: it would be asked, and until then is taken to wait for as long as
+// groups do by default. All other deadlines are the notice's.
+func TestDryRunOfHooksDeadline(t *testing.T) {
+	var got time.Time
+	d := newDry(t, func(o *setup) {
+		survey := o.Survey
+		o.Survey = func(ctx context.Context, node string, in plan.NodeState) (plan.Situation, error) {
+			got = in.Deadline
+			return survey(ctx, node, in)
+		}
+	})
+	soon := time.Now().Add(2 * time.Minute).Truncate(time.Second)
+	hook := &interruption.Hook{Group: "workers", Name: "drain", Token: "t"}
+	for name, tt := range map[string]struct {
+		n    interruption.Notice
+		want func() time.Time
+	}{
+		"unknown": {
+			interruption.Notice{Kind: interruption.InstanceTerminating, EventID: "e", InstanceID: "i-a", Hook: hook},
+			func() time.Time { return time.Now().Add(interruption.UnknownHookTimeout) },
+		},
+		"known": {
+			interruption.Notice{Kind: interruption.InstanceTerminating, EventID: "e", InstanceID: "i-a", Hook: hook, Deadline: soon},
+			func() time.Time { return soon },
+		},
+		"of no hook": {
+			interruption.Notice{Kind: interruption.RebalanceRecommendation, EventID: "e", InstanceID: "i-a"},
+			func() time.Time { return time.Time{} },
+		},
+	} {
+		got = time.Time{}
+		d.seen.Remove("node-a")
+		d.story(t, tt.n)
+		if want := tt.want(); got.Sub(want).Abs() > 10*time.Second {
+			t.Errorf("%s: planned with the deadline %s, want %s", name, got, want)
+		}
 	}
 }
 
