@@ -52,9 +52,7 @@ type group struct {
 
 // NewInstanceID returns an id of the usual form.
 func NewInstanceID() string {
-	var b [9]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return "i-" + hex.EncodeToString(b[:])[:17]
+	return "i-" + hex.EncodeToString([]byte(rand.Text()))[:17]
 }
 
 // CreateGroup makes a group of instances that are in service. Its desired size is their number, and its maximum
@@ -98,16 +96,6 @@ func (s *Server) SetDesired(name string, n int) {
 	g := s.groups[name]
 	g.desired, g.max = n, max(g.max, n)
 	s.keep(g)
-}
-
-// Attach puts an instance into a group.
-func (s *Server) Attach(id, name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	g, i := s.groups[name], s.instances[id]
-	i.Group, i.Lifecycle = name, InService
-	g.members = append(g.members, i)
-	g.desired++
 }
 
 // Instance returns the instance; false if there is none with that id.
@@ -204,9 +192,7 @@ func (s *Server) Recommend(id string) {
 func (s *Server) Interrupt(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if i := s.instances[id]; i.State == Running {
-		s.end(i)
-	}
+	_ = s.terminate([]string{id}) // it is there
 }
 
 // detach takes instances out of the group, all or none.

@@ -149,8 +149,8 @@ func TestEventsMoveToTheHistory(t *testing.T) {
 	want([]string{"e-1 active stop", "e-2 active reboot"}, nil)
 	s.Cancel("e-1")
 	want([]string{"e-2 active reboot"}, []string{"e-1 canceled [Canceled] stop"})
-	s.Complete("e-2")
-	want(nil, []string{"e-1 canceled [Canceled] stop", "e-2 completed [Completed] reboot"})
+	s.Cancel("e-2")
+	want(nil, []string{"e-1 canceled [Canceled] stop", "e-2 canceled [Canceled] reboot"})
 	s.Schedule(events[1])
 	want([]string{"e-2 active reboot"}, nil)
 }

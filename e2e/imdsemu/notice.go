@@ -40,8 +40,7 @@ func (s *Server) Rebalance(noticed time.Time) {
 }
 
 // Schedule replaces the list of scheduled events, which is empty at the start. It lists all of them there, whatever
-// their State; EC2 itself lists an event that is over in the history (see Cancel and Complete). Schedule empties
-// the history.
+// their State; EC2 itself lists an event that is over in the history (see Cancel). Schedule empties the history.
 func (s *Server) Schedule(events ...ScheduledEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,19 +50,14 @@ func (s *Server) Schedule(events ...ScheduledEvent) {
 
 // Cancel plays EC2 canceling a scheduled event: it moves from the list to the history, with its new state and
 // "[Canceled]" before its description. Canceling an event that is not scheduled is the caller's error, and panics.
-func (s *Server) Cancel(eventID string) { s.end(eventID, "canceled", "[Canceled] ") }
-
-// Complete plays EC2 completing a scheduled event, likewise.
-func (s *Server) Complete(eventID string) { s.end(eventID, "completed", "[Completed] ") }
-
-func (s *Server) end(eventID, state, mark string) {
+func (s *Server) Cancel(eventID string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := slices.IndexFunc(s.scheduled, func(e ScheduledEvent) bool { return e.EventID == eventID })
 	if i < 0 {
 		panic(fmt.Sprintf("imdsemu: no scheduled event %q", eventID))
 	}
-	s.scheduled[i].State, s.scheduled[i].Description = state, mark+s.scheduled[i].Description
+	s.scheduled[i].State, s.scheduled[i].Description = "canceled", "[Canceled] "+s.scheduled[i].Description
 	var active, over []ScheduledEvent
 	for _, e := range s.scheduled {
 		if e.State == "active" {

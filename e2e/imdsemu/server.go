@@ -2,9 +2,8 @@
 // benchmarks.
 //
 // It speaks IMDSv2 only: a PUT fetches a token with a lifetime, the token expires, and every GET without a live one
-// gets a 401. Methods say what EC2 would announce (Interrupt, Rebalance, Schedule, Cancel, Complete,
-// SetTargetLifecycleState); it stays announced until Clear, as on a real instance. Fail requests what goes wrong
-// with a real endpoint.
+// gets a 401. Methods say what EC2 would announce (Interrupt, Rebalance, Schedule, Cancel, SetTargetLifecycleState);
+// it stays announced until Clear, as on a real instance. Fail requests what goes wrong with a real endpoint.
 //
 // A Server keeps no secrets and reads no clock but time.Now. It never acts by itself, so it announces nothing that
 // a caller did not request. All methods are safe for concurrent use, and every request that begins later sees their
