@@ -3,7 +3,9 @@ package workloads
 import (
 	"bytes"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -62,4 +64,45 @@ func TestNotesThatFail(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A pod whose annotations say the right thing already is not written again, as after a change of the leader. Between
+// attempts that fail there is a second more each time.
+func TestNotesThatStand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		deadline := time.Now().Add(2 * time.Minute)
+		right, wrong := deadline.UTC().Format(time.RFC3339), deadline.Add(time.Second).UTC().Format(time.RFC3339)
+		for name, tt := range map[string]struct {
+			notes   map[string]string
+			written bool
+		}{
+			"none":                {nil, true},
+			"right":               {map[string]string{plan.DeadlineAnnotation: right, plan.EvictByAnnotation: right}, false},
+			"one is missing":      {map[string]string{plan.DeadlineAnnotation: right}, true},
+			"one is wrong":        {map[string]string{plan.DeadlineAnnotation: right, plan.EvictByAnnotation: wrong}, true},
+			"the other is wrong":  {map[string]string{plan.DeadlineAnnotation: wrong, plan.EvictByAnnotation: right}, true},
+			"both are wrong":      {map[string]string{plan.DeadlineAnnotation: wrong, plan.EvictByAnnotation: wrong}, true},
+			"right, and one more": {map[string]string{plan.DeadlineAnnotation: right, plan.EvictByAnnotation: right, "a": "b"}, false},
+		} {
+			var attempts []time.Duration
+			began := time.Now()
+			client := clientThrough(t, roundTrip(func(r *http.Request) (*http.Response, error) {
+				attempts = append(attempts, time.Since(began))
+				return &http.Response{StatusCode: http.StatusServiceUnavailable, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
+			}), corev1.SchemeGroupVersion, "/api")
+			notifier := New(Options{On: true, Pods: client, Events: &meaningless{}, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop()})
+			pod := podOf("a", plan.NoticeAnnotation, plan.NoticeFiles)
+			maps.Copy(pod.Annotations, tt.notes)
+			notifier.Notify(t.Context(), interrupted(deadline), []plan.Decision{asks(pod, deadline)})
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			want := []time.Duration{0, time.Second, 3 * time.Second, 6 * time.Second, 10 * time.Second}
+			if !tt.written {
+				want = nil
+			}
+			if !slices.Equal(attempts, want) {
+				t.Errorf("%s: attempts after %v, want %v", name, attempts, want)
+			}
+		}
+	})
 }
