@@ -53,8 +53,11 @@ func smallerThan(s Scene) (list []Scene) {
 		}
 	}
 	for i, flag := range s.Flags {
-		if strings.Contains(flag, "-ttl=") || strings.Contains(flag, "-lead=") || strings.Contains(flag, "-selector=") {
-			continue // by default they are longer than a round, or there is none
+		if strings.Contains(flag, "-ttl=") || strings.Contains(flag, "-lead=") {
+			continue // by default they are longer than a round
+		}
+		if strings.Contains(flag, "-selector=") && slices.Contains(s.Flags, "--provisioner=placeholder") {
+			continue // that needs one
 		}
 		add(func(s *Scene) { s.Flags = slices.Delete(s.Flags, i, i+1) })
 	}
@@ -135,6 +138,7 @@ func simplerLosses(l Loss) (list []Loss) {
 	try(func(l *Loss) bool { return clearOf(&l.Warned) })
 	try(func(l *Loss) bool { return clearOf(&l.Cancel) })
 	try(func(l *Loss) bool { return clearOf(&l.Renews) })
+	try(func(l *Loss) bool { return clearOf(&l.Withdrawn) })
 	if l.Copies > 1 {
 		try(func(l *Loss) bool { l.Copies, l.Again, l.Renews = 1, 0, false; return true })
 	}

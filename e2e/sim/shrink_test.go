@@ -28,7 +28,7 @@ func TestShrink(t *testing.T) {
 		}
 		want := Rates{Lag: s.Rates.Lag}
 		if !fails(small) || len(small.Faults) != 1 || len(small.Workloads) != 1 || len(small.Losses) != 1 || len(small.Nodes) != 1 ||
-			len(small.Flags) != 2 /* the TTLs */ || small.Rates != want || small.Workloads[0].Replicas > 3 {
+			len(small.Flags) != 3 /* the TTLs and the lead */ || small.Rates != want || small.Workloads[0].Replicas > 3 {
 			t.Errorf("seed %d: %+v is left", seed, small)
 		}
 	}
