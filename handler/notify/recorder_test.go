@@ -3,6 +3,7 @@ package notify
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -189,6 +191,32 @@ func TestEventsWaitForTheServer(t *testing.T) {
 	node, rec := interrupted("node-1")
 	events.Notify(Canceled(node, rec))
 	s.wait(t, 1)
+}
+
+// An answer is final, whatever it says: the next Event is not kept waiting. Without one it is tried again.
+func TestEventsTakeNoForAnAnswer(t *testing.T) {
+	for name, tt := range map[string]struct {
+		code int // 0: no answer
+		want int
+	}{"forbidden": {http.StatusForbidden, 1}, "broken": {http.StatusInternalServerError, 1}, "none": {0, eventTries}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var asked atomic.Int64
+				events := runEvents(t, &rest.Config{Host: "http://api", Transport: answers(func(r *http.Request) (*http.Response, error) {
+					asked.Add(1)
+					if tt.code == 0 {
+						return nil, errors.New("connection refused")
+					}
+					return &http.Response{StatusCode: tt.code, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+				})})
+				events.Notify(Canceled(interrupted("node-1")))
+				time.Sleep(10 * time.Minute)
+				if got := int(asked.Load()); got != tt.want {
+					t.Errorf("asked %d times, want %d", got, tt.want)
+				}
+			})
+		})
+	}
 }
 
 // Nobody waits for Events: those that are too many are dropped.
