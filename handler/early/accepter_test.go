@@ -302,6 +302,18 @@ func TestBounded(t *testing.T) {
 		s.want(notice(interruption.RebalanceRecommendation, "i-hint", "hint"), "")
 		s.counts(map[string]float64{recorded: 1})
 	})
+	bubble(t, "what turns out to be ours stays", func(s *setup) {
+		s.opts.Launched = func(context.Context) (map[string]bool, error) { return map[string]bool{"i-ours": true}, nil }
+		ours := notice(interruption.RebalanceRecommendation, "i-ours", "hint")
+		s.want(ours, "")
+		time.Sleep(time.Second)
+		for i := range maxKept { // for the last of them there is no room, and one has to go
+			_, _ = s.Accept(s.t.Context(), notice(interruption.SpotInterruption, fmt.Sprintf("i-%d", i), "event"))
+		}
+		if s.kept[keyOf(ours)] == nil {
+			s.t.Error("what is ours has gone for another cluster's notice")
+		}
+	})
 	bubble(t, "what is about to be ours stays", func(s *setup) {
 		asked := 0
 		s.opts.Launched = func(context.Context) (map[string]bool, error) {
