@@ -44,6 +44,7 @@ func TestRedraw(t *testing.T) {
 	}
 	s.End()
 	s.Show([]string{"late"})
+	s.End() // as a deferred call, too
 	want := hideCursor + toStart + clearLine + "first…\n" + clearLine + "second\n" + clearBelow +
 		hideCursor + "\x1b[2F" + clearLine + "again\n" + clearBelow +
 		"\x1b[1F" + clearBelow + "stays\n" + hideCursor + toStart + clearLine + "again\n" + clearBelow + showCursor
