@@ -14,11 +14,17 @@ func TestOnlyZoneOfVolumes(t *testing.T) {
 	in := func(key string, zones ...string) corev1.NodeSelectorTerm {
 		return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpIn, Values: zones}}}
 	}
+	not := in(corev1.LabelTopologyZone, "a")
+	not.MatchExpressions[0].Operator = corev1.NodeSelectorOpNotIn
 	for name, tt := range map[string]struct {
 		terms []corev1.NodeSelectorTerm
 		want  string
 	}{
 		"anywhere":            {nil, ""},
+		"not in that zone":    {[]corev1.NodeSelectorTerm{not}, ""},
+		"in no zone":          {[]corev1.NodeSelectorTerm{in(corev1.LabelTopologyZone)}, ""},
+		"or in no zone":       {[]corev1.NodeSelectorTerm{in(corev1.LabelTopologyZone, "a"), in(corev1.LabelTopologyZone)}, ""},
+		"a team's":            {[]corev1.NodeSelectorTerm{in("team", "a")}, ""},
 		"one zone":            {[]corev1.NodeSelectorTerm{in(corev1.LabelTopologyZone, "a")}, "a"},
 		"one zone, as of EBS": {[]corev1.NodeSelectorTerm{in("topology.ebs.csi.aws.com/zone", "a")}, "a"},
 		"two zones":           {[]corev1.NodeSelectorTerm{in(corev1.LabelTopologyZone, "a", "b")}, ""},
@@ -32,6 +38,11 @@ func TestOnlyZoneOfVolumes(t *testing.T) {
 		if got := onlyZone(v); got != tt.want {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
+	}
+	v := &corev1.PersistentVolume{}
+	v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{}
+	if got := onlyZone(v); got != "" {
+		t.Errorf("%q of an affinity that requires nothing", got)
 	}
 }
 
