@@ -48,8 +48,8 @@ func (j *judge) judgeDetach(by, id string, form url.Values) {
 		j.breaks(oneEach, "%s detaches %s, and no other is launched for it", by, i.node)
 	}
 	node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, i.node)
-	if node == nil {
-		return // a moment ago
+	if node == nil || j.twoLead() {
+		return // a moment ago, or another process has just written something else
 	}
 	if rec, has := recordOf(node); !has || rec.Replacement == nil || rec.Replacement.Name == "" {
 		j.breaks(recordsTrue, "%s detaches %s, and its record is %s", by, i.node, summary(rec, has))

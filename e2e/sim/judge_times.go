@@ -56,7 +56,7 @@ func (j *judge) judgeTime(life *podLife, fate *nodeLife) {
 	case w.disturbed(from, to+2*time.Second):
 		return
 	case held && j.wavesFit(pod, able, latest):
-	case held && (!j.deletesBlocked(pod) || life.gone.Sub(latest) < 2*recovery):
+	case held && (!j.deletesBlocked(pod) || interruption.Earlier(life.gone, deadline).Sub(latest) < 2*recovery):
 		return // nobody let it go
 	case held && !life.asked.IsZero():
 		return // it was deleted past what held it
