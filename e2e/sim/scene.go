@@ -169,7 +169,7 @@ func DrawScene(seed uint64) Scene {
 	s.Ahead = Pick(d, append(slices.Repeat([]time.Duration{0}, 7), 3*time.Second, 2*time.Second, -3*time.Second), "ahead")
 	s.Flags = drawFlags(d, s.Groups)
 	if !slices.Contains(s.Flags, "--provisioner=asg") { // mode drain calls nothing of AWS
-		s.Intake = Pick(d, append(slices.Repeat([]string{IntakeQueue}, 8), IntakeIMDS, IntakeBoth), "intake")
+		s.Intake = Pick(d, append(slices.Repeat([]string{IntakeQueue}, 18), IntakeIMDS, IntakeBoth), "intake")
 	}
 	s.Karpenter = Karpenter{
 		Boot:         d.Between(15*time.Second, 70*time.Second, "boot"),
