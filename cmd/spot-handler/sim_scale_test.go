@@ -47,15 +47,20 @@ func TestScale(t *testing.T) {
 	if os.Getenv(simScale) == "" {
 		t.Skip("make scale plays it")
 	}
+	played := 0
 	for _, size := range []struct{ nodes, lost, pods int }{{10000, 1000, 15}, {50000, 5000, 5}} {
 		for _, cp := range controlPlanes {
 			if only := os.Getenv(simScale); only != "all" && only != strconv.Itoa(size.nodes) {
 				continue
 			}
+			played++
 			playCrowd(t, sim.Crowd{
 				Nodes: size.nodes, Lost: size.lost, Pods: size.pods, Grace: 30, Boot: 45 * time.Second, Seats: cp.seats, Takes: cp.takes,
 			}, cp.name)
 		}
+	}
+	if played == 0 {
+		t.Errorf("%s=%s: want 10000, 50000 or all", simScale, os.Getenv(simScale))
 	}
 }
 

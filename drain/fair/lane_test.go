@@ -141,7 +141,7 @@ func TestRoom(t *testing.T) {
 	})
 }
 
-// Once all have ended the lane is as it was, whatever replaced what, and whoever was refused.
+// Once all tasks have ended, the lane is as it was at first, also after replacements and refusals.
 func TestLaneIsAsItWas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r record

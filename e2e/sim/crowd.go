@@ -5,9 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
-	"spot-handler/e2e/sim/memapi"
 	"spot-handler/handler/interruption"
 )
 
@@ -95,18 +92,6 @@ func (w *World) Crowded() (c Crowded) {
 		c.Requests, c.Queued = w.judge.requests, w.seats.longest
 	})
 	return c
-}
-
-// Cordons is how many nodes are cordoned.
-func (w *World) Cordons() (n int) {
-	w.Do(func() {
-		for _, node := range memapi.List[*corev1.Node](w.Server, memapi.Nodes) {
-			if node.Spec.Unschedulable {
-				n++
-			}
-		}
-	})
-	return n
 }
 
 // seats are those of a crowd's API server, by when each is free.

@@ -25,7 +25,7 @@ const nodegroupLabel = "eks.amazonaws.com/nodegroup"
 // leaves is how long a machine is shutting down, or still listed after it was detached.
 const leaves = 5 * time.Second
 
-// buildGroups has the nodes of the scene belong to groups, for as long as its API is asked.
+// buildGroups makes the groups that the nodes of the scene belong to.
 func (w *World) buildGroups() {
 	members := map[string][]string{PoolSpot: nil, PoolFallback: nil}
 	for _, n := range w.Scene.Nodes {

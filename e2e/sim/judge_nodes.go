@@ -229,9 +229,9 @@ func (j *judge) stands(node *corev1.Node, rec interruption.Record) bool {
 	if a := rec.Replacement; a != nil && a.Backend == provisioner.ASG && a.Name != "" && slices.ContainsFunc(j.w.podsOn(node.Name), hasToMove) {
 		return true
 	}
-	// EC2 has taken the retirement back of an instance that was about to leave its group.
-	if life := j.nodes[node.Name]; j.w.cloud != nil && life != nil && life.loss.Withdrawn > 0 && rec.Replacement != nil && rec.Replacement.Name != "" {
-		return rec.Phase.Over()
+	// What EC2 has taken back does not stand, unless the instance was terminated meanwhile.
+	if life := j.nodes[node.Name]; j.w.cloud != nil && life != nil && life.loss.Withdrawn > 0 && life.loss.Withdrawn < j.w.since() {
+		return rec.Phase.Over() && rec.Replacement != nil && rec.Replacement.Detached
 	}
 	// EC2 has given a notice for an instance of a group and not taken it: nobody else does. Nor does anybody without
 	// detaching it, but for an autoscaler that makes groups smaller, which is not played.

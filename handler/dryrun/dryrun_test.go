@@ -227,20 +227,20 @@ func TestDryRunOfHooksAlone(t *testing.T) {
 	}
 }
 
-// A notice that can't be explained now, as the API server is away, is as new when it comes again.
+// A notice that can't be explained because the API server is unreachable counts as new when it comes again.
 func TestDryRunThatFails(t *testing.T) {
-	away, fails := errors.New("API server is away"), true
+	unreachable, fails := errors.New("API server is unreachable"), true
 	d := newDry(t, func(o *setup) {
 		survey := o.Survey
 		o.Survey = func(ctx context.Context, node string, in plan.NodeState) (plan.Situation, error) {
 			if fails {
-				return plan.Situation{}, away
+				return plan.Situation{}, unreachable
 			}
 			return survey(ctx, node, in)
 		}
 	})
 	n := interruption.Notice{Kind: interruption.SpotInterruption, EventID: "e", InstanceID: "i-a", Deadline: time.Now().Add(2 * time.Minute)}
-	if _, err := d.Accept(t.Context(), n); !errors.Is(err, away) {
+	if _, err := d.Accept(t.Context(), n); !errors.Is(err, unreachable) {
 		t.Fatalf("error %v, want the survey's", err)
 	}
 	fails = false

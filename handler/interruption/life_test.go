@@ -61,16 +61,18 @@ func TestComesBack(t *testing.T) {
 
 // It is too late to cancel once somebody was asked to end the instance.
 func TestEnds(t *testing.T) {
-	named := &Replacement{Backend: "asg", Name: "workers"}
+	detached := &Replacement{Backend: "asg", Name: "i-new", Detached: true}
 	for name, tt := range map[string]struct {
 		rec      Record
 		deleting bool
 		want     bool
 	}{
-		"not released":            {Record{Kind: ScheduledEvent, Phase: Drained, Replacement: named}, true, false},
+		"not released":            {Record{Kind: ScheduledEvent, Phase: Drained, Replacement: detached}, true, false},
 		"its Node is deleted":     {Record{Kind: SpotInterruption, Phase: Released}, true, true},
-		"left to EC2":             {Record{Kind: SpotInterruption, Phase: Released, Replacement: named}, false, false},
-		"detached and terminated": {Record{Kind: ScheduledEvent, Phase: Released, Replacement: named}, false, true},
+		"left to EC2":             {Record{Kind: SpotInterruption, Phase: Released, Replacement: detached}, false, false},
+		"detached and terminated": {Record{Kind: ScheduledEvent, Phase: Released, Replacement: detached}, false, true},
+		"not detached in time":    {Record{Kind: ScheduledEvent, Phase: Released, Replacement: &Replacement{Backend: "asg", Name: "workers"}}, false, false},
+		"with placeholders":       {Record{Kind: ScheduledEvent, Phase: Released, Replacement: &Replacement{Backend: "placeholder", Name: "p"}}, false, false},
 		"without a replacement":   {Record{Kind: ScheduledEvent, Phase: Released}, false, false},
 		"pods have moved to nodes that were there": {
 			Record{Kind: RebalanceRecommendation, Phase: Released, Replacement: &Replacement{Backend: "spare"}}, false, false,
