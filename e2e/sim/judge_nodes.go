@@ -229,14 +229,15 @@ func (j *judge) stands(node *corev1.Node, rec interruption.Record) bool {
 	if a := rec.Replacement; a != nil && a.Backend == provisioner.ASG && a.Name != "" && slices.ContainsFunc(j.w.podsOn(node.Name), hasToMove) {
 		return true
 	}
-	// What EC2 has taken back does not stand, unless the instance was terminated meanwhile.
+	// What EC2 has taken back does not stand, unless the instance was terminated meanwhile, or a recommendation stands.
+	detached := rec.Replacement != nil && rec.Replacement.Detached
 	if life := j.nodes[node.Name]; j.w.cloud != nil && life != nil && life.loss.Withdrawn > 0 && life.loss.Withdrawn < j.w.since() {
-		return rec.Phase.Over() && rec.Replacement != nil && rec.Replacement.Detached
+		return rec.Phase.Over() && (detached || rec.Kind != interruption.ScheduledEvent)
 	}
 	// EC2 has given a notice for an instance of a group and not taken it: nobody else does. Nor does anybody without
 	// detaching it, but for an autoscaler that makes groups smaller, which is not played.
 	leftToEC2 := slices.Contains(flags, "--provisioner=none") || j.w.Scene.Groups.Placeholders ||
-		j.w.cloud != nil && rec.Kind == interruption.SpotInterruption
+		j.w.cloud != nil && (rec.Kind == interruption.SpotInterruption || rec.Kind == interruption.ScheduledEvent && !detached)
 	return cordonOnly || leftToEC2 && rec.Phase.Over() && j.w.alive(node.Name)
 }
 
