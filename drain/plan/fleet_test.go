@@ -213,6 +213,26 @@ func TestOnePlanForLookAndDrain(t *testing.T) {
 	}
 }
 
+// A node that is looked at, but not drained, has no status: nobody takes its pods for being on their way. Nor has
+// one whose pods aren't known yet.
+func TestNoStatusBeforeTheDrain(t *testing.T) {
+	s := newScene(t, 1, holding)
+	s.add(pod("a", withGrace(30)), "", "node-a", 0)
+	state := NodeState{Deadline: s.start.Add(2 * time.Minute), Since: s.start}
+	s.fleet.Apply(s.now, Prepare{"node-a", state})
+	s.until(5 * time.Second)
+	if _, ok := s.fleet.View(s.now, "node-a", state); !ok {
+		t.Fatal("the node's pods are not known after 5 s")
+	}
+	if status, ok := s.fleet.Status(s.now, "node-a"); ok {
+		t.Errorf("status of a node that is only looked at: %+v", status)
+	}
+	s.fleet.Apply(s.now, Drain{"node-b", state})
+	if status, ok := s.fleet.Status(s.now, "node-b"); ok {
+		t.Errorf("status of a node whose pods aren't known: %+v", status)
+	}
+}
+
 // To ask what would become of a node whose interruption stood otherwise changes nothing.
 func TestViewChangesNothing(t *testing.T) {
 	s := newScene(t, 1, holding)

@@ -6,11 +6,22 @@ import (
 	"time"
 )
 
+// Half a second at first, then twice as long each time up to five; the last half of it at random.
 func TestRetryIn(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
+	longest := []time.Duration{500, 1000, 2000, 4000, 5000}
 	for attempt := 1; attempt < 50; attempt++ {
-		if d := retryIn(attempt, random); d < 250*time.Millisecond || d > 5*time.Second {
-			t.Fatalf("attempt %d waits %s", attempt, d)
+		want := longest[min(attempt, len(longest))-1] * time.Millisecond
+		var most time.Duration
+		for range 200 {
+			d := retryIn(attempt, random)
+			most = max(most, d)
+			if d < want/2 || d > want {
+				t.Fatalf("attempt %d waits %s, want %s to %s", attempt, d, want/2, want)
+			}
+		}
+		if most < want*9/10 {
+			t.Errorf("attempt %d waits %s at most, of %s", attempt, most, want)
 		}
 	}
 }

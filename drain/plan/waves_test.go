@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,6 +41,26 @@ func TestWaves(t *testing.T) {
 	s.Budgets[0].Status.DesiredHealthy = 10 // lets none go: waves are of no use
 	if got := PlanWaves(now, []Situation{s}, s.Budgets).Starts; len(got) != 0 {
 		t.Errorf("waves under a budget that lets none go: %v", got)
+	}
+}
+
+// Pods that are leaving, and those that never will, have no wave: the others' begin as if they weren't there.
+func TestNoWaveForWhatDoesNotLeave(t *testing.T) {
+	s := surging(DeploymentState{})
+	s.Policy.Strategy = StrategyHold
+	s.Budgets = []*policyv1.PodDisruptionBudget{budget("web", 1)}
+	s.Deadline = now.Add(10 * time.Minute)
+	for i := range 3 {
+		s.Pods = append(s.Pods, pod(fmt.Sprint("p", i), of("web"), readyAfter(20*time.Second)))
+	}
+	want := PlanWaves(now, []Situation{s}, s.Budgets).Starts
+	s.Pods = append(s.Pods,
+		pod("leaving", of("web"), readyAfter(20*time.Second), func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }),
+		pod("static", of("web"), readyAfter(20*time.Second), annotated(corev1.MirrorPodAnnotationKey, "x")),
+		pod("over", of("web"), readyAfter(20*time.Second), func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }))
+	got := PlanWaves(now, []Situation{s}, s.Budgets).Starts
+	if diff := cmp.Diff(want, got); diff != "" || len(want) != 3 {
+		t.Errorf("starts of %d pods (-want +got):\n%s", len(want), diff)
 	}
 }
 

@@ -1,14 +1,18 @@
 package audit
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
 
 	"spot-handler/cmd/spot-handler/internal/console"
 )
@@ -91,5 +95,40 @@ func TestFindingsOfManual(t *testing.T) {
 	}
 	if diff := cmp.Diff(ids(), documented); diff != "" {
 		t.Errorf("checks (-defined +manual):\n%s", diff)
+	}
+}
+
+func TestMissing(t *testing.T) {
+	list := []Permission{
+		{Verb: "get", Resource: "nodes"},
+		{Verb: "create", Resource: "pods/eviction"},
+		{Verb: "list", Group: "karpenter.sh", Resource: "nodepools"},
+		{Verb: "update", Group: "coordination.k8s.io", Resource: "leases", Namespace: "spot-handler"},
+	}
+	var mu sync.Mutex
+	asked := map[authorizationv1.ResourceAttributes]bool{}
+	missing, err := Missing(t.Context(), list, func(_ context.Context, to *authorizationv1.ResourceAttributes) (bool, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked[*to] = true
+		return to.Verb == "get" || to.Verb == "list", nil
+	})
+	if diff := cmp.Diff([]Permission{list[1], list[3]}, missing); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	want := map[authorizationv1.ResourceAttributes]bool{
+		{Verb: "get", Resource: "nodes"}:                                                              true,
+		{Verb: "create", Resource: "pods", Subresource: "eviction"}:                                   true,
+		{Verb: "list", Group: "karpenter.sh", Resource: "nodepools"}:                                  true,
+		{Verb: "update", Group: "coordination.k8s.io", Resource: "leases", Namespace: "spot-handler"}: true,
+	}
+	if diff := cmp.Diff(want, asked); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+	_, err = Missing(t.Context(), list, func(context.Context, *authorizationv1.ResourceAttributes) (bool, error) {
+		return false, errors.New("no answer")
+	})
+	if err == nil || !strings.Contains(err.Error(), "check permission to") {
+		t.Errorf("%v, want it to name a permission", err)
 	}
 }

@@ -113,6 +113,7 @@ func TestAxis(t *testing.T) {
 		{"moments", 1, 0, "0 s 2 s 4 s 6 s 8 s 10 s"},
 		{"a window days ahead", 300, 500000, "0 min 1 min 2 min 3 min 4 min 5 min"},
 		{"hours", 4 * 3600, 0, "0 min 60 min 120 min 180 min 240 min"},
+		{"more than the longest steps hold", 40 * 3600, 0, "0 min 360 min 720 min 1080 min 1440 min 1800 min 2160 min"},
 	} {
 		r := observe.Recording{To: after(tt.to), Nodes: []observe.Node{{Noticed: noticed}}}
 		if tt.deadline > 0 {

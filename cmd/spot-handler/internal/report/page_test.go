@@ -111,6 +111,7 @@ func TestInTime(t *testing.T) {
 		want  bool
 	}{
 		"good":               {value(85.0), plan.Graceful, true},
+		"with little slack":  {value(0.5), plan.Graceful, true},
 		"at the deadline":    {value(0.0), plan.Graceful, false},
 		"past it":            {value(-1.0), plan.Graceful, false},
 		"a pod is left":      {value(85.0), plan.Left, false},

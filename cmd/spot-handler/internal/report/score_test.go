@@ -64,6 +64,11 @@ func TestScoreComparesWithForecast(t *testing.T) {
 		plan.Pod{Namespace: "default", Name: "stays", Node: f.Nodes[0].Name, Outcome: plan.Stays},
 		plan.Pod{Namespace: "default", Name: "vanished", Node: f.Nodes[0].Name, Outcome: plan.Graceful})
 	f.Pods = f.Pods[1:] // web-7d4b9c-1 had not been there
+	// Of these, nothing was seen.
+	f.Nodes = append(f.Nodes, plan.Node{Name: "another", Ended: value(plan.Seconds(99))})
+	f.Workloads = append(f.Workloads,
+		plan.Workload{Namespace: "default", Name: "deployment/api", FewestReady: 1},
+		plan.Workload{Namespace: "other", Name: "deployment/web", FewestReady: 2})
 	s := Of(one(), f).Score
 	if s.Forecast.Of != 4 || s.Forecast.AsForecast != 2 || s.Forecast.Later != 1 {
 		t.Errorf("%d of %d as forecast, and %d later; want 2 of 4, and 1", s.Forecast.AsForecast, s.Forecast.Of, s.Forecast.Later)
