@@ -21,6 +21,9 @@
 # make scale NODES=10000
 #               the same for a cluster of so many nodes (10000 or 50000; both by default) that
 #               loses a tenth of them at once, on control planes of several sizes
+# make mutants PACKAGES=./drain/plan SEED=7 DRAW=20 MORE=./drain,./handler ROUNDS=1000
+#               changes the source at random places, one at a time, and says which tests notice: the
+#               package's own, those of MORE, or the rounds of the simulator; each takes up to minutes
 # make fuzz MINUTES=5
 #               each fuzz target for minutes; make unit runs their seeds
 # make vulnerabilities
@@ -81,7 +84,7 @@ ALSO_OLDEST    := $(if $(KUBERNETES)$(KARPENTER),,$(OLDEST))
 # downloaded first.
 NOT_UNIT := bench chaos chart controlplane forecast hostile image manual observe release stories
 
-.PHONY: build unit story test lint demo chaos sim scale fuzz vulnerabilities hostile upgrade accuracy bench image chart release help
+.PHONY: build unit story test lint demo chaos sim scale mutants fuzz vulnerabilities hostile upgrade accuracy bench image chart release help
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -141,6 +144,10 @@ sim:
 scale:
 	go test -c -o bin/sim.test ./cmd/spot-handler
 	cd cmd/spot-handler && SIM_SCALE=$(or $(NODES),all) ../../bin/sim.test -test.count=1 -test.timeout 24h -test.v -test.run '^TestScale$$'
+
+mutants:
+	go run ./e2e/sim/mutants $(if $(SEED),-seed $(SEED)) $(if $(DRAW),-draw $(DRAW)) $(if $(MORE),-more $(MORE)) $(if $(ROUNDS),-rounds $(ROUNDS)) \
+	  $(or $(PACKAGES),./drain ./drain/plan ./handler ./handler/provisioner ./queue)
 
 # One after the other, as `go test -fuzz` takes a single target.
 fuzz:
