@@ -443,6 +443,7 @@ func TestNextLeaderKnowsWhyNoWayBack(t *testing.T) {
 	bubble(t, "shown", func(t *testing.T) {
 		r := newReturning(t, spotPool("m5.large", "m6i.large"), fallbackPool(t))
 		time.Sleep(DefaultCalm + heldCheck)
+		synctest.Wait()
 		off := time.Now().UTC()
 		r.node = r.node.DeepCopy()
 		delete(r.node.Annotations, interruption.Annotation)
