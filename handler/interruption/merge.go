@@ -38,8 +38,7 @@ func announcementOf(n Notice) Announcement {
 // NewRecord is the record of a node's first notice.
 func NewRecord(n Notice) Record {
 	r := Record{Instance: n.InstanceID, Phase: Noticed, Release: n.Release}.with([]Announcement{announcementOf(n)})
-	r, _ = r.withHook(n.Hook)
-	return r
+	return r.withHook(n.Hook)
 }
 
 // Announcements lists all that stand; a record has at least one.
@@ -177,29 +176,23 @@ func (r Record) Merge(n Notice) (Record, bool) {
 		return r, false
 	}
 	list := r.Announcements()
-	changed := false
 	if i := slices.IndexFunc(list, func(a Announcement) bool { return a.same(n) }); i < 0 {
 		list = append(list, announcementOf(n))
-		changed = true
 	} else {
 		a := &list[i]
 		if a.reschedules(n) {
-			changed = n.Noticed.After(a.Noticed)
-			if changed {
+			if n.Noticed.After(a.Noticed) {
 				a.Deadline, a.Noticed = n.Deadline.UTC(), n.Noticed.UTC()
 			}
 		} else if !n.Deadline.IsZero() && (a.Deadline.IsZero() || n.Deadline.Before(a.Deadline.Add(-sameDeadline))) {
 			a.Deadline = n.Deadline.UTC()
-			changed = true
 		}
 		if a.Kind == StateChange && slices.Index(states, n.Action) > slices.Index(states, a.Action) {
 			a.Action = n.Action
-			changed = true
 		}
 	}
-	merged := r.with(list)
-	merged, hooked := merged.withHook(n.Hook)
-	if !changed && !hooked || merged.String() == r.String() {
+	merged := r.with(list).withHook(n.Hook)
+	if merged.String() == r.String() {
 		return r, false
 	}
 	return merged, true
@@ -209,12 +202,12 @@ func (r Record) Merge(n Notice) (Record, bool) {
 // last one counts, whichever comes first.
 var states = []string{ActionStopping, ActionStopped, ActionShuttingDown, ActionTerminated}
 
-func (r Record) withHook(h *Hook) (Record, bool) {
+func (r Record) withHook(h *Hook) Record {
 	if h == nil || len(r.Hooks) >= maxHooks || slices.ContainsFunc(r.Hooks, h.Same) {
-		return r, false
+		return r
 	}
 	r.Hooks = append(slices.Clone(r.Hooks), *h)
-	return r, true
+	return r
 }
 
 // dropped is a record without some of its announcements.

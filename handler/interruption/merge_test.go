@@ -1,12 +1,15 @@
 package interruption
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -164,6 +167,51 @@ func TestTighten(t *testing.T) {
 		}
 		if again, changed := got.Merge(ending); changed || again.String() != got.String() {
 			t.Errorf("%s: the same notice again makes %s of %s", name, again, got)
+		}
+	}
+}
+
+// A record holds 8 announcements at most: the strongest, and of those the earliest.
+func TestAnnouncementsAreBounded(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	event := func(i int) Notice {
+		return Notice{
+			Kind: ScheduledEvent, Action: ActionReboot, Source: Queue, EventID: fmt.Sprintf("event-%02d", i),
+			Noticed: start, Received: start, Deadline: start.Add(time.Duration(100-i) * time.Hour),
+		}
+	}
+	r := NewRecord(event(0))
+	for i := 1; i < 12; i++ {
+		r, _ = r.Merge(event(i))
+	}
+	r, _ = r.Merge(Notice{Kind: RebalanceRecommendation, Source: Queue, EventID: "recommended", Noticed: start, Received: start})
+	var got []string
+	for _, a := range r.Announcements() {
+		got = append(got, a.Event)
+	}
+	want := []string{"recommended", "event-11", "event-10", "event-09", "event-08", "event-07", "event-06", "event-05"}
+	if diff := cmp.Diff(want, got); diff != "" || r.Kind != RebalanceRecommendation {
+		t.Errorf("%s (-want +got):\n%s", r.Kind, diff)
+	}
+}
+
+func TestRecommended(t *testing.T) {
+	of := func(kind Kind) Record { return NewRecord(Notice{Kind: kind}) }
+	for name, tt := range map[string]struct {
+		notice   Kind
+		record   Record
+		recorded bool
+		want     bool
+	}{
+		"a recommendation":                        {RebalanceRecommendation, Record{}, false, true},
+		"an event of a recommended instance":      {ScheduledEvent, of(RebalanceRecommendation), true, true},
+		"the same, and the record was not read":   {ScheduledEvent, of(RebalanceRecommendation), false, false},
+		"an event of one with another event":      {ScheduledEvent, of(ScheduledEvent), true, false},
+		"an interruption of a recommended one":    {SpotInterruption, of(RebalanceRecommendation), true, false},
+		"an interruption of one without a record": {SpotInterruption, Record{}, false, false},
+	} {
+		if got := (Case{Notice: Notice{Kind: tt.notice}, Record: tt.record, Recorded: tt.recorded}).Recommended(); got != tt.want {
+			t.Errorf("%s: %t", name, got)
 		}
 	}
 }

@@ -211,3 +211,15 @@ func TestPastIsReadAgain(t *testing.T) {
 		}
 	}
 }
+
+// A record of 16 KiB is read, and none that is larger.
+func TestSizeOfARecord(t *testing.T) {
+	text := NewRecord(Notice{Kind: SpotInterruption, EventID: "event", Source: Queue}).String()
+	full := text + strings.Repeat(" ", 16384-len(text))
+	if _, err := ParseRecord(full); err != nil {
+		t.Error(err)
+	}
+	if _, err := ParseRecord(full + " "); err == nil {
+		t.Error("a record of 16 KiB and a byte is read")
+	}
+}
