@@ -76,7 +76,7 @@ func TestResultIsOfNow(t *testing.T) {
 		s.api.gone("a")
 		s.api.terminate("b")
 		s.pass(0)
-		if r := s.d.Finish("node-a", s.in); r.Total != 3 || r.Left != 1 || r.Truncated != 1 {
+		if r := s.finish("node-a"); r.Total != 3 || r.Left != 1 || r.Truncated != 1 {
 			s.Errorf("result %+v, want one left, one that is still terminating, and one gone", r)
 		}
 	})

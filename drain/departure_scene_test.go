@@ -17,7 +17,7 @@ func (s *scene) drainToo(node string, left time.Duration) {
 	in := plan.NodeState{Taint: taint, Deadline: time.Now().Add(left), Capacity: plan.PendingCapacity}
 	go func() {
 		for {
-			s.d.Drain(s.Context(), node, in)
+			s.drain(node, in)
 			select {
 			case <-s.Context().Done():
 				return
@@ -71,15 +71,15 @@ func TestGangOnTwoNodes(t *testing.T) {
 		}
 	})
 	stage(t, holding, 4*time.Minute, plan.ReadyCapacity, gangOnTwoNodes, func(s *scene) {
-		s.d.Drain(s.Context(), "node-b", plan.NodeState{Taint: taint, Deadline: s.start.Add(2 * time.Minute), Capacity: plan.PendingCapacity})
+		s.drain("node-b", plan.NodeState{Taint: taint, Deadline: s.start.Add(2 * time.Minute), Capacity: plan.PendingCapacity})
 		s.pass(time.Second)
-		s.d.Drain(s.Context(), "node-b", plan.NodeState{Taint: taint, Deadline: s.start.Add(2 * time.Minute), Capacity: plan.PendingCapacity})
+		s.drain("node-b", plan.NodeState{Taint: taint, Deadline: s.start.Add(2 * time.Minute), Capacity: plan.PendingCapacity})
 		s.pass(time.Second)
 		if got := s.now().Next.Sub(s.start); got != 80*time.Second {
 			t.Fatalf("leaves after %s, want the other node's eviction deadline", got)
 		}
-		if left, err := s.d.Cancel(s.Context(), "node-b"); err != nil || left == nil {
-			t.Fatal(left, err)
+		if left := s.cancel("node-b", 0); left == nil {
+			t.Fatal("it is not cancelled")
 		}
 		s.pass(time.Second)
 		if got := s.now().Next.Sub(s.start); got != 200*time.Second {
@@ -110,10 +110,10 @@ func TestGangLeavesWhenOneAnswers(t *testing.T) {
 		s.api.gone("c")
 		s.api.gone("d")
 		s.pass(time.Second)
-		s.d.Finish("node-b", s.in)
+		s.finish("node-b")
 		allowed.Store(true)
 		s.pass(10 * time.Second)
-		if r := s.d.Finish("node-a", s.in); r.Left != 0 {
+		if r := s.finish("node-a"); r.Left != 0 {
 			t.Errorf("%+v", r)
 		}
 	})

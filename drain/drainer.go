@@ -19,8 +19,6 @@ package drain
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -34,7 +32,6 @@ import (
 
 	"spot-handler/drain/plan"
 	"spot-handler/drain/watch"
-	"spot-handler/handler/interruption"
 )
 
 // Events notifies people about single pods. No method blocks, fails or calls the Drainer.
@@ -43,8 +40,6 @@ type Events interface {
 	EvictionBlocked(node string, pod *corev1.Pod, reason string)
 	// EvictionForced: the pod was deleted past its disruption budget.
 	EvictionForced(node string, pod *corev1.Pod, reason string)
-	// PodLeft: the node ends with the pod on it.
-	PodLeft(node string, pod *corev1.Pod, reason string)
 	// AnnotationMeaningless and NamespaceAnnotationMeaningless: the pod, or its namespace, asks for
 	// something that nobody knows.
 	AnnotationMeaningless(node string, pod *corev1.Pod, text string)
@@ -68,6 +63,12 @@ type Options struct {
 	// changed. It is called from one goroutine, often, and must not block or call the Drainer.
 	Notify func(node string)
 
+	// Drained says whether the node's pods are being moved, or it is about to end: then surged pods stay
+	// where they are. Nil: nobody looks for those that nobody drains.
+	Drained func(node string) bool
+	// Node is the only one that is looked after, in a process for one node; otherwise empty.
+	Node string
+
 	Events Events
 
 	Registerer prometheus.Registerer
@@ -80,7 +81,7 @@ const RequestsAtOnce = 32
 
 // Drainer drains nodes. Its methods are safe for concurrent use, and none waits for
 // a pod. They answer while Run runs: what is asked before waits for it, and once Run has ended nothing is
-// being drained.
+// known of any node.
 type Drainer struct {
 	opts      Options
 	evictions *prometheus.CounterVec
@@ -127,6 +128,9 @@ func (d *Drainer) Run(ctx context.Context) error {
 	defer d.running.Wait()
 	defer d.inbox.close()
 	d.inbox.open()
+	if d.opts.Drained != nil {
+		d.running.Go(func() { d.sweep(ctx) })
+	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
@@ -178,6 +182,9 @@ func (d *Drainer) carryOut(ctx context.Context, todo plan.Todo) {
 			d.inbox.put(func(now time.Time) { d.fleet.Apply(now, reply) })
 		})
 	}
+	for _, node := range todo.PutBack {
+		d.running.Go(func() { d.returnSurged(ctx, node) })
+	}
 	for _, r := range todo.Reports {
 		d.report(r)
 	}
@@ -196,115 +203,27 @@ func (d *Drainer) goingOn(ctx context.Context, node string) context.Context {
 	return of.ctx
 }
 
-// Look reads a node's pods and plans for them, without moving any. The first call starts
-// the node's watch, which lives until the drain ends. It returns false until the
-// pods, and what has to be known of their Deployments, are known; Notify is called when
-// they are.
-func (d *Drainer) Look(ctx context.Context, node string, in plan.NodeState) (view plan.View, ok bool) {
-	d.inbox.ask(ctx, func(now time.Time) {
-		d.fleet.Apply(now, plan.Prepare{Node: node, State: in})
-		view, ok = d.fleet.View(now, node, in)
-	})
-	return view, ok
+// Set says what is wanted of a node's pods from now on. It returns at once. Its first call for a node begins the
+// watch of its pods, which lives until the node is removed.
+func (d *Drainer) Set(node string, want plan.Wanted) {
+	d.inbox.put(func(now time.Time) { d.fleet.Apply(now, plan.Set{Node: node, Wanted: want}) })
 }
 
-// Drain has a node's pods leave, and says how far that has come; false until its pods are known. It returns at
-// once. Call it again when Notify says so, and when the interruption changes.
-func (d *Drainer) Drain(ctx context.Context, node string, in plan.NodeState) (status plan.Status, ok bool) {
-	d.inbox.ask(ctx, func(now time.Time) {
-		d.fleet.Apply(now, plan.Drain{Node: node, State: in})
-		status, ok = d.fleet.Status(now, node)
-	})
-	return status, ok
+// Status is how far that has come, with all that was set and seen before; false until the node's pods, and what
+// has to be known of their Deployments, are known. Ask again when Notify says so.
+func (d *Drainer) Status(ctx context.Context, node string) (status plan.Status, known bool) {
+	d.inbox.ask(ctx, func(now time.Time) { status, known = d.fleet.Status(now, node) })
+	return status, known
+}
+
+// Remove forgets a node: pods that wait for their eviction are not evicted. It returns at once, and does nothing
+// for a node that nothing was set for.
+func (d *Drainer) Remove(node string) {
+	d.inbox.put(func(now time.Time) { d.fleet.Apply(now, plan.Remove{Node: node}) })
 }
 
 // Answer takes in what a pod has answered to a notice: it overrides what is annotated. It does
 // nothing for a node that is not being drained.
 func (d *Drainer) Answer(node string, pod types.UID, when plan.When) {
 	d.inbox.put(func(now time.Time) { d.fleet.Apply(now, plan.PodAnswered{Node: node, Pod: pod, When: when}) })
-}
-
-// Forget ends a node's drain: pods that wait for their eviction are not evicted, and
-// nothing is counted. It does nothing for a node that is not being drained.
-func (d *Drainer) Forget(node string) {
-	d.inbox.put(func(now time.Time) { d.fleet.Apply(now, plan.Remove{Node: node}) })
-}
-
-// Finish ends a node's drain and returns what became of every pod, each counted once. Pods
-// that are still on the node and have not been evicted count as left; those that are still
-// terminating past the deadline had less than their grace period. The interruption tells which
-// pods had to leave a node that only a predecessor has drained.
-func (d *Drainer) Finish(node string, in plan.NodeState) (pods interruption.Pods) {
-	var left []plan.Left
-	d.inbox.ask(context.Background(), func(now time.Time) {
-		pods, left = d.fleet.Result(now, node, in)
-		d.fleet.Apply(now, plan.Remove{Node: node})
-	})
-	for _, l := range left {
-		d.opts.Events.PodLeft(node, l.Pod, l.Reason)
-	}
-	return pods
-}
-
-// Cancel stops a node's drain and puts its surged pods back into their ReplicaSets. It
-// returns nil while something is still under way: Notify says when to call again. Otherwise the
-// drain has ended, and what it returns says what had become of the pods. Pods that are
-// terminating cannot be kept.
-func (d *Drainer) Cancel(ctx context.Context, node string) (left *plan.Canceled, err error) {
-	d.inbox.ask(ctx, func(now time.Time) {
-		d.fleet.Apply(now, plan.Cancel{Node: node})
-		left = d.fleet.Canceled(now, node)
-	})
-	if left == nil {
-		return nil, nil
-	}
-	limited, cancel := context.WithTimeout(ctx, plan.EvictTimeout) // the caller's workers are few
-	defer cancel()
-	// The watch might not have shown yet which pods were surged a moment ago.
-	if err := d.putBackAll(limited, node, "", func(*corev1.Pod) bool { return true }); err != nil {
-		return nil, err
-	}
-	left = nil
-	d.inbox.ask(ctx, func(now time.Time) {
-		left = d.fleet.Canceled(now, node)
-		d.fleet.Apply(now, plan.Remove{Node: node})
-	})
-	return left, nil
-}
-
-// Sweep puts surged pods back into their ReplicaSets where nobody drains their node, as
-// after a drain that was cancelled by removing the record. An empty node means all nodes.
-func (d *Drainer) Sweep(ctx context.Context, node string, drained func(node string) bool) error {
-	return d.putBackAll(ctx, node, "0", func(pod *corev1.Pod) bool {
-		if drained(pod.Spec.NodeName) {
-			return false
-		}
-		d.opts.Logger.Warn().Str("node", pod.Spec.NodeName).Str("pod", pod.Namespace+"/"+pod.Name).
-			Msg("pod was surged but its node is not being drained: put back into its ReplicaSet")
-		return true
-	})
-}
-
-// putBackAll puts back the surged pods that the filter picks, of one node or of all. They
-// are read at the resource version: "" is the latest, "0" costs the API server least.
-func (d *Drainer) putBackAll(ctx context.Context, node, version string, filter func(*corev1.Pod) bool) error {
-	r := d.opts.Pods.Get().Resource("pods").Param("labelSelector", plan.SurgedLabel)
-	if version != "" {
-		r = r.Param("resourceVersion", version)
-	}
-	if node != "" {
-		r = r.Param("fieldSelector", "spec.nodeName="+node)
-	}
-	list := &corev1.PodList{}
-	if err := r.Do(ctx).Into(list); err != nil {
-		return fmt.Errorf("list surged pods: %w", err)
-	}
-	var errs []error
-	for i := range list.Items {
-		if pod := &list.Items[i]; pod.DeletionTimestamp == nil && filter(pod) {
-			_, err := d.putBack(ctx, plan.Decision{Pod: pod})
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -2,7 +2,6 @@ package drain
 
 import (
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,7 +29,7 @@ func TestHeldUntilTheLatestStart(t *testing.T) {
 		if !s.now().Done {
 			s.Error("not done when the last pod has gone")
 		}
-		if r := s.d.Finish("node-a", s.in); r.Total != 1 || r.Graceful != 1 {
+		if r := s.finish("node-a"); r.Total != 1 || r.Graceful != 1 {
 			s.Errorf("result %+v", r)
 		}
 	})
@@ -73,7 +72,7 @@ func TestTruncatedByAnother(t *testing.T) {
 		s.api.gone("whole")
 		s.api.gone("less")
 		s.pass(time.Second)
-		if r := s.d.Finish("node-a", s.in); r.Graceful != 1 || r.Truncated != 1 {
+		if r := s.finish("node-a"); r.Graceful != 1 || r.Truncated != 1 {
 			s.Errorf("result %+v, want one that had its whole grace period, and one that had less", r)
 		}
 	})
@@ -94,14 +93,15 @@ func TestFinishedByAnother(t *testing.T) {
 	}, func(s *scene) {
 		next := s.drainer(holding, func(string) {})
 		go func() { _ = next.Run(s.Context()) }()
-		next.Look(s.Context(), "node-a", s.in)
+		next.Set("node-a", plan.Wanted{NodeState: s.in, Goal: plan.Look})
 		s.pass(time.Second)
 		want := interruption.Pods{Total: 2, Truncated: 1, Left: 1}
-		if r := next.Finish("node-a", s.in); r != want {
-			s.Errorf("result %+v, want %+v", r, want)
+		status, ok := next.Status(s.Context(), "node-a")
+		if !ok || status.Pods != want {
+			s.Errorf("result %+v, want %+v", status.Pods, want)
 		}
-		if events := s.events.all(); !slices.Equal(events, []string{"left waits: "}) {
-			s.Errorf("notified of %q, want only that the pod that waits was left", events)
+		if len(status.Left) != 1 || status.Left[0].Pod.Name != "waits" || status.Left[0].Reason != "" {
+			s.Errorf("%+v, want only the pod that waits to be left", status.Left)
 		}
 	})
 }
@@ -140,9 +140,8 @@ func TestSurgeFromLabelToEviction(t *testing.T) {
 // Cancelled: surged pods go back, and nothing is evicted any more.
 func TestCancel(t *testing.T) {
 	stage(t, surgePolicy, 120*time.Second, plan.PendingCapacity, surgeScene(1), func(s *scene) {
-		left, err := s.d.Cancel(s.Context(), "node-a")
-		if err != nil || left == nil || left.Total != 0 {
-			s.Fatalf("left %+v, %v", left, err)
+		if left := s.cancel("node-a", 0); left == nil || left.Total != 0 {
+			s.Fatalf("left %+v", left)
 		}
 		if got := s.labels("a"); got[plan.SurgedLabel] != nil || got[plan.HashLabel] != "abc12" {
 			s.Errorf("labels %v, want the pod as it was", got)
@@ -158,7 +157,8 @@ func TestSweep(t *testing.T) {
 		drained := true
 		sweep := func() {
 			s.Helper()
-			if err := s.d.Sweep(s.Context(), "", func(string) bool { return drained }); err != nil {
+			s.d.opts.Drained = func(string) bool { return drained }
+			if err := s.d.sweepOnce(s.Context()); err != nil {
 				s.Fatal(err)
 			}
 		}
@@ -184,8 +184,8 @@ func TestCancelOfWhatTheWatchHasNotShown(t *testing.T) {
 		if s.labels("a")[plan.SurgedLabel] == nil {
 			s.Fatal("not surged")
 		}
-		if left, err := s.d.Cancel(s.Context(), "node-a"); err != nil || left == nil {
-			s.Fatalf("left %v, %v", left, err)
+		if left := s.cancel("node-a", 0); left == nil {
+			s.Fatal("it is not cancelled")
 		}
 		if got := s.labels("a"); got[plan.SurgedLabel] != nil || got[plan.HashLabel] != "abc12" {
 			s.Errorf("labels %v, want the pod as it was", got)
@@ -193,21 +193,24 @@ func TestCancelOfWhatTheWatchHasNotShown(t *testing.T) {
 	})
 }
 
-// A cancellation that the API server does not answer comes back, to be made again.
-func TestCancelHoldsNobodyUp(t *testing.T) {
+// A cancellation that the API server does not answer is made again.
+func TestCancelIsMadeAgain(t *testing.T) {
 	stage(t, surgePolicy, 120*time.Second, plan.PendingCapacity, func(f *fakeAPI) {
 		surgeScene(1)(f)
+		began := time.Now()
 		f.hold = func(r *http.Request) error {
-			if strings.HasSuffix(r.URL.Path, "/replicasets/web-abc12") {
+			if strings.HasSuffix(r.URL.Path, "/replicasets/web-abc12") && time.Since(began) < 10*time.Second {
 				<-r.Context().Done()
 				return r.Context().Err()
 			}
 			return nil
 		}
 	}, func(s *scene) {
-		start := time.Now()
-		if left, err := s.d.Cancel(s.Context(), "node-a"); left != nil || err == nil || time.Since(start) > plan.EvictTimeout {
-			s.Errorf("left %v, %v after %s, want an error within %s", left, err, time.Since(start), plan.EvictTimeout)
+		if left := s.cancel("node-a", plan.EvictTimeout); left != nil {
+			s.Errorf("cancelled while nothing is answered: %+v", left)
+		}
+		if left := s.cancel("node-a", 2*time.Second); left == nil || s.labels("a")[plan.SurgedLabel] != nil {
+			s.Errorf("labels %v, %+v: want the pod back once there are answers", s.labels("a"), left)
 		}
 	})
 }

@@ -81,7 +81,7 @@ func TestBlockedAtTheLatestStart(t *testing.T) {
 		}
 		s.api.gone("a")
 		s.pass(0)
-		if r := s.d.Finish("node-a", s.in); r.Forced != 1 || r.Total != 1 {
+		if r := s.finish("node-a"); r.Forced != 1 || r.Total != 1 {
 			s.Errorf("result %+v, want 1 forced", r)
 		}
 	})
@@ -90,7 +90,7 @@ func TestBlockedAtTheLatestStart(t *testing.T) {
 		if n := s.api.count("DELETE", "/pods/a"); n != 0 {
 			s.Fatal("deleted past its budget, which nobody has asked for")
 		}
-		if r := s.d.Finish("node-a", s.in); r.Left != 1 || r.Refusal != "no needs 10" {
+		if r := s.finish("node-a"); r.Left != 1 || r.Refusal != "no needs 10" {
 			s.Errorf("result %+v, want 1 left", r)
 		}
 		if last := s.events.all()[len(s.events.all())-1]; last != "left a: no needs 10" {

@@ -24,8 +24,8 @@ func (s *scene) drainFrom(after time.Duration, node string, left time.Duration, 
 			case <-s.Context().Done():
 				return
 			case <-time.After(wait):
-				if _, ok := s.d.Look(s.Context(), node, in); ok {
-					s.d.Drain(s.Context(), node, in)
+				if _, ok := s.look(node, in); ok {
+					s.drain(node, in)
 				}
 			}
 		}

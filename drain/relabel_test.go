@@ -52,8 +52,8 @@ func TestSurgedPodFollowsItsReplicaSet(t *testing.T) {
 					s.Fatal("not surged")
 				}
 				tt.happens(s.api)
-				if left, err := s.d.Cancel(s.Context(), "node-a"); err != nil || left == nil {
-					s.Fatalf("left %v, %v", left, err)
+				if left := s.cancel("node-a", 0); left == nil {
+					s.Fatal("it is not cancelled")
 				}
 				ended, back := s.api.count("DELETE", "/pods/a") == 1, s.labels("a")[plan.HashLabel] == "abc12" && s.labels("a")[plan.SurgedLabel] == nil
 				if ended != tt.ends || back == tt.ends {
@@ -84,7 +84,7 @@ func TestSurgedPodEndsWithItsDeployment(t *testing.T) {
 				if !s.now().Moved {
 					s.Error("the pod is still there")
 				}
-				if r := s.d.Finish("node-a", s.in); r.Total != 1 || r.Graceful != 1 {
+				if r := s.finish("node-a"); r.Total != 1 || r.Graceful != 1 {
 					s.Errorf("result %+v, want one, graceful", r)
 				}
 			})

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/drain/plan"
+	"spot-handler/handler/interruption"
 )
 
 // podEvents keeps the Events of pods.
@@ -70,6 +71,7 @@ type scene struct {
 
 	mu     sync.Mutex
 	status plan.Status
+	over   bool // node-a is drained no more
 }
 
 // stage plays f with node-a interrupted, as soon as the pods that prepare puts there are
@@ -138,13 +140,53 @@ func (s *scene) drainer(policy plan.Policy, notify func(string)) *Drainer {
 
 func (s *scene) plan() {
 	s.mu.Lock()
-	in := s.in
+	in, over := s.in, s.over
 	s.mu.Unlock()
-	if status, ok := s.d.Drain(s.Context(), "node-a", in); ok {
+	if over {
+		return
+	}
+	if status, ok := s.drain("node-a", in); ok {
 		s.mu.Lock()
 		s.status = status
 		s.mu.Unlock()
 	}
+}
+
+// look, drain, finish and cancel do what the handler does.
+func (s *scene) look(node string, in plan.NodeState) (plan.View, bool) {
+	s.d.Set(node, plan.Wanted{NodeState: in, Goal: plan.Look})
+	status, ok := s.d.Status(s.Context(), node)
+	return status.View, ok
+}
+
+func (s *scene) drain(node string, in plan.NodeState) (plan.Status, bool) {
+	s.d.Set(node, plan.Wanted{NodeState: in, Goal: plan.Drain})
+	return s.d.Status(s.Context(), node)
+}
+
+func (s *scene) finish(node string) interruption.Pods {
+	status, _ := s.d.Status(s.Context(), node)
+	for _, left := range status.Left {
+		s.events.PodLeft(node, left.Pod, left.Reason)
+	}
+	s.d.Remove(node)
+	return status.Pods
+}
+
+// cancel returns nil if it is not over within that time.
+func (s *scene) cancel(node string, within time.Duration) *plan.Canceled {
+	if node == "node-a" {
+		s.mu.Lock()
+		s.over = true
+		s.mu.Unlock()
+	}
+	s.d.Set(node, plan.Wanted{Goal: plan.Cancel})
+	s.pass(within)
+	status, _ := s.d.Status(s.Context(), node)
+	if status.Canceled != nil {
+		s.d.Remove(node)
+	}
+	return status.Canceled
 }
 
 func (s *scene) now() plan.Status {

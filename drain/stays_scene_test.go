@@ -13,7 +13,7 @@ func TestPodThatStaysNeedsNoNewHome(t *testing.T) {
 		f.pod(pod("goes", withGrace(30)))
 		f.pod(pod("stays", withGrace(30), annotated(plan.SafeToEvict, "false")))
 	}, func(s *scene) {
-		view, ok := s.d.Look(s.Context(), "node-a", s.in)
+		view, ok := s.look("node-a", s.in)
 		if !ok || len(view.Moving) != 1 || view.Moving[0].Name != "goes" || len(view.Staying) != 1 || view.Staying[0].Name != "stays" {
 			s.Errorf("moving %v, staying %v; want goes, stays", view.Moving, view.Staying)
 		}

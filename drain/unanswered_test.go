@@ -3,6 +3,7 @@ package drain
 import (
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -68,7 +69,7 @@ func TestEvictionWithoutAnAnswerIsBlocked(t *testing.T) {
 		if n := s.api.count("DELETE", "/pods/a"); n != 0 {
 			s.Error("deleted, which nobody has asked for")
 		}
-		s.d.Finish("node-a", s.in)
+		s.finish("node-a")
 		if last := s.events.all()[len(s.events.all())-1]; !strings.HasPrefix(last, "left a: ") || !strings.Contains(last, "webhook") {
 			s.Errorf("last Event %q, want that it was left because of the webhook", last)
 		}
@@ -85,7 +86,7 @@ func TestEvictionThatIsAnsweredLate(t *testing.T) {
 				f.hold = slowWebhook(12 * time.Second)
 			}, func(s *scene) {
 				s.until(30 * time.Second)
-				if got := s.d.Finish("node-a", s.in); got.Left != 0 || got.Total != 1 {
+				if got := s.finish("node-a"); got.Left != 0 || got.Total != 1 {
 					s.Errorf("result %+v, want the pod on its way after the second attempt", got)
 				}
 				s.pass(time.Minute)
@@ -96,17 +97,23 @@ func TestEvictionThatIsAnsweredLate(t *testing.T) {
 
 // A drain that is cancelled waits for a request for 10 s at most, however much time that has.
 func TestCancelWaitsForNoLongRequest(t *testing.T) {
+	var asked atomic.Int32
 	stage(t, holding, 10*time.Minute, plan.ReadyCapacity, func(f *fakeAPI) {
 		pods("a")(f)
-		f.hold = slowWebhook(time.Hour)
+		hang := slowWebhook(time.Hour)
+		f.hold = func(r *http.Request) error {
+			if strings.HasSuffix(r.URL.Path, "/eviction") {
+				asked.Add(1)
+			}
+			return hang(r)
+		}
 	}, func(s *scene) {
 		s.until(25 * time.Second) // the second attempt is under way
-		if left, _ := s.d.Cancel(s.Context(), "node-a"); left != nil {
-			s.Fatal("no request is under way")
+		if n := asked.Load(); n != 2 {
+			s.Fatalf("%d requests, want the second to be under way", n)
 		}
-		s.pass(time.Second)
-		if left, err := s.d.Cancel(s.Context(), "node-a"); left == nil || err != nil {
-			s.Errorf("left %v, %v; want that it is over, as the request has had its 10 s", left, err)
+		if left := s.cancel("node-a", time.Second); left == nil {
+			s.Error("not over, though the request has had its 10 s")
 		}
 	})
 }
@@ -144,7 +151,7 @@ func TestLeftAfterFailures(t *testing.T) {
 		}
 	}, func(s *scene) {
 		s.until(55 * time.Second)
-		s.d.Finish("node-a", s.in)
+		s.finish("node-a")
 		if want := "left a: etcd is unreachable"; len(s.events.all()) != 1 || s.events.all()[0] != want {
 			s.Errorf("Events %q, want %q", s.events.all(), want)
 		}

@@ -50,20 +50,20 @@ func TestOpenings(t *testing.T) {
 				t.Errorf("%s: the pods of %d nodes are listed, want %d", when, len(listed), want)
 			}
 		}
-		in := plan.NodeState{Taint: taint, Deadline: time.Now().Add(2 * time.Minute)}
 		for i := range nodes { // cancelled nodes are watched, and not planned
-			_, _ = s.d.Cancel(t.Context(), fmt.Sprint("node-", i))
+			s.d.Set(fmt.Sprint("node-", i), plan.Wanted{Goal: plan.Cancel})
 		}
 		want("at first", atOnce)
 		mu.Lock()
 		first := slices.Clone(listed)
 		mu.Unlock()
 		for _, node := range first[:10] {
-			s.d.Look(t.Context(), node, in)
-			s.d.Look(t.Context(), node, in) // a further plan makes no further place
+			for range 2 { // a further plan makes no further place
+				s.d.inbox.put(func(time.Time) { s.d.cluster.Planned(node) })
+			}
 		}
 		want("with 10 plans", atOnce+10)
-		s.d.Forget(first[10])
+		s.d.Remove(first[10])
 		want("with a drain that has ended", atOnce+11)
 		time.Sleep(time.Second)
 		want("after a moment", 2*atOnce+11)
@@ -86,11 +86,11 @@ func TestSlowNodes(t *testing.T) {
 		}
 	}, func(s *scene) {
 		for i := range 64 {
-			s.d.Look(s.Context(), fmt.Sprint("slow-", i), s.in)
+			s.look(fmt.Sprint("slow-", i), s.in)
 		}
-		s.d.Look(s.Context(), "other", s.in)
+		s.look("other", s.in)
 		s.pass(7 * time.Second)
-		if view, ok := s.d.Look(s.Context(), "other", s.in); !ok || len(view.Moving) != 1 {
+		if view, ok := s.look("other", s.in); !ok || len(view.Moving) != 1 {
 			s.Error("it still waits for those that are slow")
 		}
 	})
@@ -192,7 +192,7 @@ func TestForgottenWhileARequestIsUnderWay(t *testing.T) {
 		s.change(func(in *plan.NodeState) { in.Capacity = plan.ReadyCapacity })
 		s.pass(100 * time.Millisecond)
 		s.end()
-		s.d.Forget("node-a")
+		s.d.Remove("node-a")
 		s.pass(5 * time.Second)
 		if s.labels("a")[plan.SurgedLabel] == nil {
 			s.Fatal("not surged: nothing was under way")
@@ -208,11 +208,11 @@ func TestForgottenWhileARequestIsUnderWay(t *testing.T) {
 func TestAfterTheEnd(t *testing.T) {
 	stage(t, holding, 2*time.Minute, plan.PendingCapacity, pods("a"), func(s *scene) {
 		s.end()
-		if _, ok := s.d.Look(s.Context(), "node-a", s.in); ok {
+		if _, ok := s.look("node-a", s.in); ok {
 			s.Error("it knows a node's pods")
 		}
-		if left, err := s.d.Cancel(s.Context(), "node-a"); left != nil || err != nil {
-			s.Errorf("left %v, %v", left, err)
+		if left := s.cancel("node-a", time.Second); left != nil {
+			s.Errorf("left %v", left)
 		}
 		if n := s.d.blockedPods() + s.d.overlong(); n != 0 {
 			s.Errorf("%v pods are counted", n)
@@ -247,15 +247,15 @@ func TestWatchesEndWithTheDrain(t *testing.T) {
 		}
 	}, func(s *scene) {
 		with := underWay()
-		s.d.Look(s.Context(), "empty", s.in)
+		s.look("empty", s.in)
 		s.pass(time.Second)
 		if n := underWay(); n != with+1 {
 			s.Errorf("%d watches with an empty node, and %d without", n, with)
 		}
-		if status, ok := s.d.Drain(s.Context(), "empty", s.in); !ok || !status.Done {
+		if status, ok := s.drain("empty", s.in); !ok || !status.Done {
 			s.Errorf("%+v, %t; want it done with its first plan", status, ok)
 		}
-		s.d.Finish("empty", s.in)
+		s.finish("empty")
 		s.pass(time.Second)
 		if n := underWay(); n != with {
 			s.Errorf("%d watches after its drain, want %d", n, with)

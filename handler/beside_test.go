@@ -174,7 +174,7 @@ func (p *plansOf) drainer() *fakeDrainer {
 			}
 			return plan.Status{View: view, Total: 1}, true
 		},
-		FinishFunc: func(string) interruption.Pods { return interruption.Pods{} },
+		ResultFunc: func(string) interruption.Pods { return interruption.Pods{} },
 	}
 }
 

@@ -16,7 +16,7 @@ func cancelled(t *testing.T, notices func() (before []interruption.Notice, meanw
 	story(t, func(t *testing.T, s *script, nodes *fakeNodes, h *Handler) {
 		done := false
 		before, meanwhile := notices()
-		cancels(h, func() (bool, error) { return done, nil })
+		cancels(h, func() bool { return done })
 		for _, n := range before {
 			accept(t, h, n)
 		}
@@ -110,7 +110,7 @@ func TestCancelBeforeANotice(t *testing.T) {
 	for _, kind := range []interruption.Kind{interruption.ScheduledEvent, interruption.RebalanceRecommendation, interruption.SpotInterruption} {
 		t.Run(string(kind), func(t *testing.T) {
 			story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-				cancels(h, func() (bool, error) { return true, nil })
+				cancels(h, func() bool { return true })
 				f.change(func(n *corev1.Node) { n.Annotations = map[string]string{interruption.CancelAnnotation: "true"} })
 				n := notice(kind)
 				n.Deadline = n.Received.Add(7 * 24 * time.Hour)

@@ -131,7 +131,7 @@ func TestConditionEndsOnce(t *testing.T) {
 					}
 					synctest.Wait() // until the condition is written
 				}
-				cancels(h, func() (bool, error) { return true, nil })
+				cancels(h, func() bool { return true })
 				accept(t, h, notice(interruption.SpotInterruption))
 				next()
 				synctest.Wait() // until it is written

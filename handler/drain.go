@@ -23,29 +23,32 @@ func (r *reconciliation) drain(ctx context.Context) (done bool, err error) {
 	case r.opts.CordonOnly:
 		return true, nil
 	case k.cancelling: // and interrupted again before that was done
-		r.opts.Drainer.Forget(r.node.Name)
+		r.stopDrain(r.node.Name, k)
 		k.cancelling, k.final = false, nil
 	case k.final != nil && k.final.Kind == r.rec.Kind && k.final.Rehearsed() == r.rec.Rehearsed():
 		return true, r.endAgain(ctx)
 	}
 	r.known.begun = true
 	r.noteStart()
-	in := r.interruption()
-	view, ok := r.opts.Drainer.Look(ctx, r.node.Name, in)
+	in, goal := r.interruption(), plan.Look // until a replacement has been requested, which the plan sizes
+	if r.known.draining {
+		in.Capacity, goal = r.known.capacity, plan.Drain
+	}
+	status, ok := r.set(ctx, in, goal)
 	end := r.rec.DrainEndFrom(r.known.started)
 	r.lookAgain(end)
 	switch {
 	case !ok: // the drainer wakes us when it knows the pods
 		return true, nil
 	case end.IsZero() || time.Now().Before(end):
-	case len(view.Moving) == 0: // only their volumes are still attached
-		return true, r.end(ctx, in, r.rec, interruption.Drained)
+	case len(status.Moving) == 0: // only their volumes are still attached
+		return true, r.end(ctx, status, r.rec, interruption.Drained)
 	default:
-		return true, r.end(ctx, in, r.rec, interruption.DeadlineReached)
+		return true, r.end(ctx, status, r.rec, interruption.DeadlineReached)
 	}
 
 	next := r.rec
-	requestErr := r.replace(ctx, &next, in, view)
+	requestErr := r.replace(ctx, &next, in, status.View)
 	if why := r.wayBackLost(); why != "" {
 		return true, r.dropRecommendation(ctx, why)
 	}
@@ -53,19 +56,34 @@ func (r *reconciliation) drain(ctx context.Context) (done bool, err error) {
 	if requestErr != nil { // it is made again, and so is worth waiting for as long as pods can wait
 		in.Capacity = plan.PendingCapacity
 	}
-	status, ok := r.opts.Drainer.Drain(ctx, r.node.Name, in)
+	if !r.known.draining || in.Capacity != r.known.capacity {
+		r.known.draining, r.known.capacity = true, in.Capacity
+		status, ok = r.set(ctx, in, plan.Drain)
+	}
 	r.known.noteProgress(status)
 	switch {
 	case !ok:
 		return true, requestErr
 	case status.Done:
-		return true, r.end(ctx, in, next, interruption.Drained)
+		return true, r.end(ctx, status, next, interruption.Drained)
 	}
 	if progressOf(r.rec, &next, in, status) {
 		r.progressBeside(ctx, next)
 	}
 	r.lookAgain(status.Next)
 	return true, requestErr
+}
+
+// set tells the drainer what is wanted of the node, and asks how far that has come.
+func (r *reconciliation) set(ctx context.Context, in plan.NodeState, goal plan.Goal) (status plan.Status, known bool) {
+	r.opts.Drainer.Set(r.node.Name, plan.Wanted{NodeState: in, Goal: goal})
+	return r.opts.Drainer.Status(ctx, r.node.Name)
+}
+
+// stopDrain has the drainer forget a node.
+func (h *Handler) stopDrain(node string, k *known) {
+	h.opts.Drainer.Remove(node)
+	k.draining = false
 }
 
 // noteStart notes when the drain for this interruption has begun, unless another process has begun it. A

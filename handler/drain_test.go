@@ -53,10 +53,10 @@ func (s *script) options(o *setup) {
 			s.in = in
 			return plan.Status{View: view(), Total: 3, Begun: s.begun, Done: s.left+s.staying == 0}, true
 		},
-		FinishFunc: func(string) interruption.Pods {
-			s.finished++
+		ResultFunc: func(string) interruption.Pods {
 			return interruption.Pods{Total: 3, Graceful: 3 - s.left, Left: s.left}
 		},
+		RemoveFunc: func(string) { s.finished++ },
 	}
 	o.Provisioner = &fakeProvisioner{
 		RequestFunc: func(interruption.Record) (interruption.Replacement, error) {
@@ -357,7 +357,7 @@ func TestCordonOnly(t *testing.T) {
 				})
 				h := newTestHandler(t, f, func(o *setup) {
 					o.CordonOnly, o.rules.lead = true, 10*time.Minute
-					o.Drainer = &fakeDrainer{CancelFunc: func(string) (*plan.Canceled, error) { return &plan.Canceled{}, nil }}
+					o.Drainer = &fakeDrainer{CancelFunc: func(string) *plan.Canceled { return &plan.Canceled{} }}
 					o.Provisioner = &fakeProvisioner{}
 				})
 				n := interruption.Notice{

@@ -12,18 +12,18 @@ import (
 
 func TestDrained(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-		if h.drained("node-a") {
+		if h.Drained("node-a") {
 			t.Error("a node without a record is drained")
 		}
 		accept(t, h, notice(interruption.SpotInterruption))
 		s.left = 0
 		for range 2 { // under way, and over
 			synctest.Wait()
-			if !h.drained("node-a") {
+			if !h.Drained("node-a") {
 				t.Error("a node that is being drained, or has just been, is taken for one that nobody drains")
 			}
 			h.opts.CordonOnly = true
-			if h.drained("node-a") {
+			if h.Drained("node-a") {
 				t.Error("a node that is only cordoned now is taken for one that is drained")
 			}
 			h.opts.CordonOnly = false
@@ -32,7 +32,7 @@ func TestDrained(t *testing.T) {
 			}
 		}
 		time.Sleep(sweepAfter)
-		if h.drained("node-a") {
+		if h.Drained("node-a") {
 			t.Error("a node that EC2 has not ended counts as drained for ever")
 		}
 		f.change(func(n *corev1.Node) {
@@ -41,10 +41,10 @@ func TestDrained(t *testing.T) {
 			n.Annotations[interruption.Annotation] = rec.String()
 		})
 		synctest.Wait()
-		if h.drained("node-a") {
+		if h.Drained("node-a") {
 			t.Error("a node that waits for days counts as drained")
 		}
-		if !h.drained("gone") {
+		if !h.Drained("gone") {
 			t.Error("surged pods of a node that is gone are looked after")
 		}
 	})

@@ -10,9 +10,9 @@ import (
 )
 
 // end closes the drain, counts its pods and gives the node up.
-func (r *reconciliation) end(ctx context.Context, in plan.NodeState, rec interruption.Record, phase interruption.Phase) error {
+func (r *reconciliation) end(ctx context.Context, status plan.Status, rec interruption.Record, phase interruption.Phase) error {
 	now := time.Now()
-	pods := countPods(r.opts.Drainer.Finish(r.node.Name, in), rec)
+	pods := r.close(r.node.Name, r.known, status, rec)
 	rec.Phase, rec.Pods, rec.Ended = phase, &pods, now.UTC()
 	rec.Replacement = r.known.replacementOf(rec)
 
@@ -34,6 +34,15 @@ func (r *reconciliation) end(ctx context.Context, in plan.NodeState, rec interru
 	log.Msg(message)
 	r.known.final = &rec
 	return r.release(ctx, rec)
+}
+
+// close ends the drain of a node, and counts what has become of its pods.
+func (h *Handler) close(node string, k *known, status plan.Status, rec interruption.Record) interruption.Pods {
+	h.stopDrain(node, k)
+	for _, left := range status.Left {
+		h.opts.PodLeft(node, left.Pod, left.Reason)
+	}
+	return countPods(status.Pods, rec)
 }
 
 // endAgain writes the end of a drain that was counted when it could not be written.

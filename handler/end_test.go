@@ -57,13 +57,13 @@ func TestLongTextsOfOthers(t *testing.T) {
 			return interruption.Replacement{Backend: "karpenter", Name: "claim", State: provisioner.StateFailed, Reason: long}, nil
 		}
 		d := h.opts.Drainer.(*fakeDrainer)
-		drainFunc, finish := d.DrainFunc, d.FinishFunc
+		drainFunc, finish := d.DrainFunc, d.ResultFunc
 		d.DrainFunc = func(node string, in plan.NodeState) (plan.Status, bool) {
 			status, ok := drainFunc(node, in)
 			status.Refusal = long
 			return status, ok
 		}
-		d.FinishFunc = func(node string) interruption.Pods {
+		d.ResultFunc = func(node string) interruption.Pods {
 			result := finish(node)
 			result.Refusal = long
 			return result

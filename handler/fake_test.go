@@ -185,16 +185,21 @@ func (f *fakeNodes) condition(name string) (*corev1.Node, error) {
 	return node, err
 }
 
-// fakeDrainer is a Drainer of func fields.
+// fakeDrainer is a Drainer of func fields, by what was set for a node last.
 type fakeDrainer struct {
 	LookFunc   func(node string, in plan.NodeState) (plan.View, bool)
 	DrainFunc  func(node string, in plan.NodeState) (plan.Status, bool)
-	FinishFunc func(node string) interruption.Pods
+	CancelFunc func(node string) *plan.Canceled
+	// ResultFunc is what would have become of the node's pods if it ended now; nil: there are none.
+	ResultFunc func(node string) interruption.Pods
 
-	CancelFunc func(node string) (*plan.Canceled, error)
+	RunFunc func(ctx context.Context) error // nil: until ctx ends
 
-	RunFunc   func(ctx context.Context) error // nil: until ctx ends
-	SweepFunc func() error                    // nil: there is nothing to sweep
+	// RemoveFunc is called when a node is removed that was being looked at or drained; it can be nil.
+	RemoveFunc func(node string)
+
+	mu     sync.Mutex
+	wanted map[string]plan.Wanted
 }
 
 var _ Drainer = (*fakeDrainer)(nil)
@@ -207,29 +212,49 @@ func (f *fakeDrainer) Run(ctx context.Context) error {
 	return nil
 }
 
-func (f *fakeDrainer) Look(_ context.Context, node string, in plan.NodeState) (plan.View, bool) {
-	return f.LookFunc(node, in)
-}
-
-func (f *fakeDrainer) Drain(_ context.Context, node string, in plan.NodeState) (plan.Status, bool) {
-	return f.DrainFunc(node, in)
-}
-
-func (f *fakeDrainer) Finish(node string, _ plan.NodeState) interruption.Pods {
-	return f.FinishFunc(node)
-}
-
-func (f *fakeDrainer) Forget(string) {}
-
-func (f *fakeDrainer) Cancel(_ context.Context, node string) (*plan.Canceled, error) {
-	return f.CancelFunc(node)
-}
-
-func (f *fakeDrainer) Sweep(context.Context, string, func(string) bool) error {
-	if f.SweepFunc != nil {
-		return f.SweepFunc()
+func (f *fakeDrainer) Set(node string, want plan.Wanted) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.wanted == nil {
+		f.wanted = map[string]plan.Wanted{}
 	}
-	return nil
+	if was, ok := f.wanted[node]; !ok || want.Goal >= was.Goal {
+		f.wanted[node] = want
+	}
+}
+
+func (f *fakeDrainer) Status(_ context.Context, node string) (status plan.Status, known bool) {
+	f.mu.Lock()
+	want, ok := f.wanted[node]
+	f.mu.Unlock()
+	if !ok {
+		return plan.Status{}, false
+	}
+	switch want.Goal {
+	case plan.Cancel:
+		return plan.Status{Canceled: f.CancelFunc(node)}, true
+	case plan.Look:
+		status.View, known = f.LookFunc(node, want.NodeState)
+	default:
+		status, known = f.DrainFunc(node, want.NodeState)
+		if f.LookFunc != nil && status.Moving == nil {
+			status.View, _ = f.LookFunc(node, want.NodeState)
+		}
+	}
+	if f.ResultFunc != nil {
+		status.Pods = f.ResultFunc(node)
+	}
+	return status, known
+}
+
+func (f *fakeDrainer) Remove(node string) {
+	f.mu.Lock()
+	want, known := f.wanted[node]
+	delete(f.wanted, node)
+	f.mu.Unlock()
+	if known && want.Goal != plan.Cancel && f.RemoveFunc != nil {
+		f.RemoveFunc(node)
+	}
 }
 
 // fakeProvisioner is a Provisioner of func fields.
@@ -307,6 +332,7 @@ func newStandby(t *testing.T, f *fakeNodes, change func(*setup)) *Handler {
 	o := &setup{
 		Options: Options{
 			Nodes: f, Index: index, Events: fakeEvents{}, Workloads: workloads.New(workloads.Options{}), Offerings: offerings.New(), ReleaseNode: true,
+			PodLeft:    func(string, *corev1.Pod, string) {},
 			Registerer: prometheus.NewRegistry(), Logger: zerolog.New(t.Output()),
 		},
 		rules: rules{rebalance: interruption.RebalanceReplace},

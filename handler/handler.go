@@ -57,12 +57,9 @@ type Nodes interface {
 // Drainer moves the pods off a node. No method waits for a pod.
 type Drainer interface {
 	Run(ctx context.Context) error
-	Look(ctx context.Context, node string, in plan.NodeState) (plan.View, bool)
-	Drain(ctx context.Context, node string, in plan.NodeState) (plan.Status, bool)
-	Finish(node string, in plan.NodeState) interruption.Pods
-	Cancel(ctx context.Context, node string) (*plan.Canceled, error)
-	Sweep(ctx context.Context, node string, drained func(node string) bool) error
-	Forget(node string)
+	Set(node string, want plan.Wanted)
+	Status(ctx context.Context, node string) (status plan.Status, known bool)
+	Remove(node string)
 }
 
 // Provisioner makes and ends capacity. No method waits for a machine.
@@ -84,6 +81,9 @@ type Options struct {
 	Events      notify.Notifier
 	Workloads   *workloads.Notifier
 	Offerings   *offerings.Memory
+	// PodLeft notifies people of a pod that is still on its node when that ends. It must not block. The reason is
+	// why it was not evicted, or empty.
+	PodLeft func(node string, pod *corev1.Pod, reason string)
 
 	// Node is the only Node that the process cares for, in imds mode; otherwise empty.
 	Node string
@@ -170,7 +170,6 @@ func (h *Handler) Run(ctx context.Context) error {
 	for _, name := range h.opts.Index.WithRecord() {
 		h.Enqueue(name)
 	}
-	g.Go(func() error { return h.sweep(ctx) })
 	for range workers {
 		g.Go(func() error {
 			for h.work(ctx) {
@@ -215,7 +214,7 @@ func (h *Handler) work(ctx context.Context) bool {
 // removed, so what was written of it is forgotten only when it is in line with the Node, see
 // [reconciliation.show].
 func (h *Handler) forget(name string) {
-	h.opts.Drainer.Forget(name)
+	h.opts.Drainer.Remove(name)
 	h.opts.Hooks.Forget(name)
 	h.opts.Workloads.Forget(name)
 	h.opts.Provisioner.Forget(name)

@@ -7,8 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"spot-handler/handler/interruption"
 )
 
@@ -163,33 +161,4 @@ func TestRunReturnsErrors(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Surged pods that nobody drains are looked for every ten minutes, and ten seconds after an error.
-func TestSweepRepeats(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeNodes(testNode())
-		defer f.watcher.Stop()
-		began := time.Now()
-		var at []time.Duration
-		h := newStandby(t, f, func(o *setup) {
-			o.Drainer = &fakeDrainer{SweepFunc: func() error {
-				at = append(at, time.Since(began))
-				if len(at) == 2 {
-					return errors.New("API server is unreachable")
-				}
-				return nil
-			}}
-		})
-		ctx, stop := context.WithTimeout(t.Context(), 25*time.Minute)
-		defer stop()
-		began = time.Now()
-		if err := h.sweep(ctx); err != nil {
-			t.Error(err)
-		}
-		want := []time.Duration{0, 10 * time.Minute, 10*time.Minute + 10*time.Second, 20*time.Minute + 10*time.Second}
-		if diff := cmp.Diff(want, at); diff != "" {
-			t.Errorf("looked after (-want +got):\n%s", diff)
-		}
-	})
 }

@@ -379,7 +379,7 @@ func TestEndWithAHookALittleLater(t *testing.T) {
 // Nobody drains for a hook that was cancelled; its group waits until it times out.
 func TestCanceledHookIsLeft(t *testing.T) {
 	hookStory(t, func(o *setup) {
-		o.Drainer.(*fakeDrainer).CancelFunc = func(string) (*plan.Canceled, error) { return &plan.Canceled{}, nil }
+		o.Drainer.(*fakeDrainer).CancelFunc = func(string) *plan.Canceled { return &plan.Canceled{} }
 	}, func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
 		accept(t, h, hooked("drain"))
 		after(time.Second)

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 )
 
@@ -35,6 +36,8 @@ type known struct {
 
 	// Of the drain.
 	begun      bool                 // this process has looked after it
+	draining   bool                 // it has the node drained
+	capacity   plan.Capacity        // with that to wait for
 	event      string               // of the interruption that it was looked after for
 	started    time.Time            // when, if nobody had before and the node was Ready
 	cancelling bool                 // it was cancelled, or is about to be

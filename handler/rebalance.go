@@ -246,7 +246,8 @@ func (r *reconciliation) underWay() bool {
 // in the minute that this takes move with the others. An instance that has left its group for a
 // replacement that does not come is of no more use.
 func (r *reconciliation) secure(ctx context.Context) error {
-	view, ok := r.opts.Drainer.Look(ctx, r.node.Name, plan.NodeState{Taint: marks.Taint(r.rec), Capacity: plan.PendingCapacity})
+	status, ok := r.set(ctx, plan.NodeState{Taint: marks.Taint(r.rec), Capacity: plan.PendingCapacity}, plan.Look)
+	view := status.View
 	switch {
 	case !ok: // the drainer wakes us when it knows the pods
 		return nil
@@ -291,7 +292,7 @@ func (r *reconciliation) pass(ctx context.Context, answer interruption.Replaceme
 	if r.rec.Returns() {
 		return r.dropRecommendation(ctx, why)
 	}
-	r.opts.Drainer.Forget(r.node.Name)
+	r.stopDrain(r.node.Name, r.known)
 	r.opts.Turns.Remove(r.node.Name)
 	r.memory.change(func() {
 		r.known.replacement, r.known.retry = &answer, time.Now().Add(rebalanceLook)

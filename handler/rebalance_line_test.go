@@ -50,8 +50,8 @@ func newFleet(t *testing.T, size int, change func(*setup)) *fleet {
 			DrainFunc: func(node string, _ plan.NodeState) (plan.Status, bool) {
 				return plan.Status{Total: 1, Begun: true, Done: f.done[node]}, true
 			},
-			FinishFunc: func(string) interruption.Pods { return interruption.Pods{Total: 1, Graceful: 1} },
-			CancelFunc: func(string) (*plan.Canceled, error) { return &plan.Canceled{}, nil },
+			ResultFunc: func(string) interruption.Pods { return interruption.Pods{Total: 1, Graceful: 1} },
+			CancelFunc: func(string) *plan.Canceled { return &plan.Canceled{} },
 		}
 		o.Provisioner = &fakeProvisioner{
 			RequestFunc: func(rec interruption.Record) (interruption.Replacement, error) {

@@ -36,7 +36,7 @@ func recommended(t *testing.T, f func(t *testing.T, s *atRisk)) {
 			s.options(o)
 			o.RebalanceTTL = time.Hour
 			s.rules, o.rules.pool = &o.rules, func() (interruption.RebalancePolicy, error) { return s.policy, s.unknown }
-			o.Drainer.(*fakeDrainer).CancelFunc = func(string) (*plan.Canceled, error) { return &plan.Canceled{}, nil }
+			o.Drainer.(*fakeDrainer).CancelFunc = func(string) *plan.Canceled { return &plan.Canceled{} }
 		})
 		f(t, s)
 	})

@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
@@ -115,7 +114,7 @@ func (h *Handler) refuse(node *corev1.Node, k *known, err error) {
 		return
 	}
 	k.unreadable = true
-	h.opts.Drainer.Forget(node.Name)
+	h.stopDrain(node.Name, k)
 	h.opts.Hooks.Forget(node.Name)
 	h.metrics.rejected.Inc()
 	h.opts.Events.Notify(notify.Unreadable(node, err))
@@ -157,7 +156,7 @@ func (r *reconciliation) tendHooks(ctx context.Context) (done bool, err error) {
 func (r *reconciliation) finish(ctx context.Context) (done bool, err error) {
 	switch {
 	case r.rec.Phase == interruption.Released:
-		r.opts.Drainer.Forget(r.node.Name)
+		r.stopDrain(r.node.Name, r.known)
 	case r.rec.Phase.Over():
 		return true, r.release(ctx, r.rec)
 	default:
@@ -188,8 +187,8 @@ func (r *reconciliation) begin(ctx context.Context, rec interruption.Record) err
 // was only cordoned, has missed nothing.
 func (h *Handler) nodeGone(ctx context.Context, name string, k *known) {
 	if k.begun && !k.rec.Phase.Over() {
-		left := h.opts.Drainer.Finish(name, plan.NodeState{Taint: marks.Taint(k.rec), Since: k.rec.Since(), Deadline: k.rec.Deadline})
-		pods := countPods(left, k.rec)
+		status, _ := h.opts.Drainer.Status(ctx, name)
+		pods := h.close(name, k, status, k.rec)
 		h.metrics.ended(k.rec, resultFailed, pods, time.Now())
 		h.opts.Events.Notify(notify.Ended(lastKnown(name, k.rec), notify.ReasonNodeGone, pods, 0))
 		h.opts.Logger.Warn().Str("node", name).EmbedObject(k.rec).Int("left", pods.Left).Msg("node gone before its drain had ended")

@@ -205,7 +205,7 @@ func TestNodeGoneIsReported(t *testing.T) {
 // Somebody else was faster, and the watch brings what they wrote. If it doesn't, the node is looked at again.
 func TestConflictIsLookedAtAgain(t *testing.T) {
 	story(t, func(t *testing.T, _ *script, f *fakeNodes, h *Handler) {
-		cancels(h, func() (bool, error) { return true, nil })
+		cancels(h, func() bool { return true })
 		accept(t, h, notice(interruption.SpotInterruption))
 		f.change(func(n *corev1.Node) { n.Annotations[interruption.CancelAnnotation] = "true" })
 		f.beforePatch = func() { // nothing comes by the watch

@@ -32,7 +32,7 @@ func withdrawn(n interruption.Notice) interruption.Notice {
 func scheduledStory(t *testing.T, f func(t *testing.T, s *script, nodes *fakeNodes, h *Handler)) {
 	story(t, func(t *testing.T, s *script, f0 *fakeNodes, h *Handler) {
 		h.opts.Rules = (&rules{rebalance: interruption.RebalanceReplace, lead: lead}).of
-		cancels(h, func() (bool, error) { return true, nil })
+		cancels(h, func() bool { return true })
 		f0.change(func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-1" })
 		f(t, s, f0, h)
 	})
@@ -307,7 +307,7 @@ func TestNoticeWhileBeingUndone(t *testing.T) {
 					accept(t, h, m)
 				}
 				untilStable(t, f, h)
-				h.opts.Drainer.(*forgets).CancelFunc = func(string) (*plan.Canceled, error) { return nil, nil }
+				h.opts.Drainer.(*forgets).CancelFunc = func(string) *plan.Canceled { return nil }
 				accept(t, h, withdrawn(n))
 				if again := untilStable(t, f, h); again != time.Second {
 					t.Fatalf("looks again in %s, want a second", again)
@@ -336,7 +336,10 @@ type forgets struct {
 	n *int
 }
 
-func (f *forgets) Forget(string) { *f.n++ }
+func (f *forgets) Remove(node string) {
+	*f.n++
+	f.fakeDrainer.Remove(node)
+}
 
 // A node whose recommendation waits, or only cordons, is drained for its scheduled event.
 func TestCordonOfARecommendationEndsWithAnEvent(t *testing.T) {

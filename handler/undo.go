@@ -66,10 +66,8 @@ func (r *reconciliation) recordRemoved(ctx context.Context) (done bool, err erro
 // last, so if the process is killed in between, the next process carries on.
 func (r *reconciliation) undo(ctx context.Context, rest *interruption.Record) error {
 	r.known.cancelling = true
-	left, err := r.opts.Drainer.Cancel(ctx, r.node.Name)
-	if err != nil {
-		return fmt.Errorf("cancel drain: %w", err)
-	}
+	status, _ := r.set(ctx, plan.NodeState{}, plan.Cancel)
+	left := status.Canceled
 	if left == nil {
 		r.lookAgainIn(time.Second) // the drainer wakes us earlier
 		return nil

@@ -94,6 +94,7 @@ func (p parts) leadership(registry *prometheus.Registry) leadership {
 	drainer := drain.New(drain.Options{
 		Pods: p.clients.core, Budgets: p.clients.policy, Dynamic: p.clients.dynamic, Policy: policy,
 		Notify: enqueue, Events: p.events,
+		Drained: func(node string) bool { return h.Drained(node) }, Node: cfg.nodeName,
 		Registerer: registry, Logger: part(p.logger, "drain"),
 	})
 	p.taken, p.notify, p.registerer = offerings.New(), enqueue, registry
@@ -126,6 +127,7 @@ func (p parts) leadership(registry *prometheus.Registry) leadership {
 			UserAgent: "spot-handler/" + version, Registerer: registry, Logger: part(p.logger, "workloads"),
 		}),
 		Offerings:    p.taken,
+		PodLeft:      p.events.PodLeft,
 		Rules:        rules,
 		RebalanceTTL: cfg.rebalanceTTL,
 		ReleaseNode:  cfg.release,

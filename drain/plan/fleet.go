@@ -50,6 +50,7 @@ type Fleet struct {
 	recounts agenda[types.NamespacedName]
 	retries  agenda[*tracked]
 	relook   agenda[Subject]
+	returns  agenda[*node]
 
 	sent    map[types.UID]exit // pods that were sent away from nodes that are not drained any more
 	forgets agenda[types.UID]
@@ -78,6 +79,7 @@ func NewFleet(policy Policy, atOnce int, seed uint64) *Fleet {
 		recounts:    newAgenda(byName),
 		retries:     newAgenda(byPod),
 		relook:      newAgenda(bySubject),
+		returns:     newAgenda(byNode),
 		sent:        map[types.UID]exit{},
 		forgets:     newAgenda(cmp.Compare[types.UID]),
 	}
@@ -91,6 +93,7 @@ type Todo struct {
 	Unwatch, Watch []Subject // report nothing more of these, and what is seen of those, in this order
 	LookUp         []Subject // reply with LookedUp or LookUpFailed
 	Requests       []Request // reply with Replied
+	PutBack        []string  // nodes whose surged pods go back into their ReplicaSets: reply with PutBack
 	Halt           []string  // the nodes whose requests are given no more time than EvictTimeout
 	Planned        []string  // nodes that have their first plan
 	Changed        []string  // nodes of whose drain anything might have changed
@@ -126,7 +129,7 @@ type Report struct {
 	OfNamespace bool // the pod's namespace asks for it
 }
 
-// Left is a pod that was still on its node at the end of the drain.
+// Left is a pod that is still on its node and was not sent away.
 type Left struct {
 	Pod    *corev1.Pod
 	Reason string
@@ -150,6 +153,13 @@ type Status struct {
 	Done bool
 	// Next is when the plan changes by the clock alone; zero if it does not.
 	Next time.Time
+	// Pods is what would have become of every pod, each counted once, if the node ended now: those that are still
+	// on it and were not sent away are left, and those that are terminating had less than their grace period.
+	Pods interruption.Pods
+	// Left are those that would be left.
+	Left []Left
+	// Canceled: nothing is under way any more after [Cancel]. Nothing but Pods and Left is said besides.
+	Canceled *Canceled
 }
 
 // Apply takes in what has happened.
@@ -186,6 +196,10 @@ func (f *Fleet) Next(now time.Time) Todo {
 			f.wavesOld = f.wavesOld || n.draining
 		}
 	}
+	for n, ok := f.returns.take(now); ok; n, ok = f.returns.take(now) {
+		n.returning = true
+		f.todo.PutBack = append(f.todo.PutBack, n.name)
+	}
 	for t, ok := f.retries.take(now); ok; t, ok = f.retries.take(now) {
 		f.wake(t)
 	}
@@ -200,7 +214,7 @@ func (f *Fleet) Next(now time.Time) Todo {
 	}
 	slices.Sort(todo.Changed)
 	todo.Changed = slices.Compact(todo.Changed)
-	todo.Wake = earliest(wake, f.plans.next(), f.recounts.next(), f.retries.next(), f.relook.next())
+	todo.Wake = earliest(wake, f.plans.next(), f.recounts.next(), f.retries.next(), f.relook.next(), f.returns.next())
 	return todo
 }
 
@@ -208,44 +222,106 @@ func (f *Fleet) report(r Report) { f.todo.Reports = append(f.todo.Reports, r) }
 
 func (f *Fleet) changed(n *node) { f.todo.Changed = append(f.todo.Changed, n.name) }
 
-// Prepare has a node's pods known and planned for, and moves none of them.
-type Prepare struct {
-	Node  string
-	State NodeState
+// Wanted is what is to become of a node's pods, and how its interruption stands.
+type Wanted struct {
+	NodeState
+	Goal Goal
 }
 
-func (e Prepare) apply(f *Fleet) {
+// Goal is what is done about a node's pods.
+type Goal int
+
+const (
+	// Look: they are watched and planned for. None is moved for it, and none that leaves already is stopped.
+	Look Goal = iota
+	// Drain: they leave as planned.
+	Drain
+	// Cancel: nothing more is begun, and surged pods go back into their ReplicaSets. It stays so until the node is
+	// removed.
+	Cancel
+)
+
+// Set says what is wanted of a node from now on.
+type Set struct {
+	Node string
+	Wanted
+}
+
+func (e Set) apply(f *Fleet) {
 	n := f.nodeFor(e.Node)
-	if !n.draining && (!n.planned || n.state != e.State) {
-		n.state, n.planned, n.fresh = e.State, true, false
+	switch e.Goal {
+	case Look:
+		if !n.draining && (!n.planned || n.state != e.NodeState) {
+			n.state, n.planned, n.fresh = e.NodeState, true, false
+		}
+	case Drain:
+		f.drain(n, e.NodeState)
+	case Cancel:
+		f.cancel(n)
 	}
 }
 
-// Drain has the pods of a node leave, or says how its interruption stands now.
-type Drain struct {
-	Node  string
-	State NodeState
-}
-
-func (e Drain) apply(f *Fleet) {
-	n := f.nodeFor(e.Node)
+// drain has the pods of a node leave, or takes in how its interruption stands now.
+func (f *Fleet) drain(n *node, state NodeState) {
 	switch {
-	case e.State.Capacity != ReadyCapacity:
+	case state.Capacity != ReadyCapacity:
 		n.ready = time.Time{}
 	case n.ready.IsZero():
 		n.ready = f.now
 	}
-	if n.draining && n.state == e.State {
+	if n.draining && n.state == state {
 		return
 	}
-	if !n.draining || n.state != e.State {
-		f.wavesStale()
-	}
-	n.fresh = n.fresh && n.state == e.State
-	n.state, n.planned, n.draining = e.State, true, true
+	f.wavesStale()
+	n.fresh = n.fresh && n.state == state
+	n.state, n.planned, n.draining = state, true, true
 	if n.listed {
 		f.plans.sooner(n, f.now)
 	}
+}
+
+// cancel has nothing more begun for a node.
+func (f *Fleet) cancel(n *node) {
+	if n.canceled {
+		return
+	}
+	n.canceled = true
+	f.todo.Halt = append(f.todo.Halt, n.name)
+	for _, t := range n.tracked {
+		f.place(t)
+	}
+	f.putBack(n)
+}
+
+// putBack has the surged pods of a cancelled node go back into their ReplicaSets, once nothing is under way. They
+// are looked up: the watch might not have shown yet which were surged a moment ago.
+func (f *Fleet) putBack(n *node) {
+	if n.canceled && n.listed && n.underWay == 0 && !n.returning && !n.returned {
+		f.returns.sooner(n, f.now)
+	}
+}
+
+// putBackRetry is how long after a failure it is tried again.
+const putBackRetry = time.Second
+
+// PutBack is the reply to [Todo.PutBack].
+type PutBack struct {
+	Node   string
+	Failed bool // it is tried again
+}
+
+func (e PutBack) apply(f *Fleet) {
+	n := f.nodes[e.Node]
+	switch {
+	case n == nil || !n.returning:
+		return
+	case e.Failed:
+		f.returns.set(n, f.now.Add(putBackRetry))
+	default:
+		n.returned = true
+		f.changed(n)
+	}
+	n.returning = false
 }
 
 // nodeFor is a node that is known from now on.
@@ -257,21 +333,6 @@ func (f *Fleet) nodeFor(name string) *node {
 		f.uses(n, podsOf(name))
 	}
 	return n
-}
-
-// Cancel has nothing more begun for a node.
-type Cancel struct{ Node string }
-
-func (e Cancel) apply(f *Fleet) {
-	n := f.nodeFor(e.Node)
-	if n.canceled {
-		return
-	}
-	n.canceled = true
-	f.todo.Halt = append(f.todo.Halt, n.name)
-	for _, t := range n.tracked {
-		f.place(t)
-	}
 }
 
 // Remove forgets a node, whatever has become of its drain.
@@ -291,6 +352,7 @@ func (e Remove) apply(f *Fleet) {
 		}
 	}
 	f.plans.drop(n)
+	f.returns.drop(n)
 	f.leave(n)
 	f.reportGangs(n, nil)
 	delete(f.nodes, e.Node)
@@ -306,64 +368,37 @@ func (f *Fleet) remember(pod types.UID, by exit) {
 	f.forgets.set(pod, f.now.Add(sentFor))
 }
 
-// View is what would become of a node's pods if its interruption stood so; false until enough is known.
-func (f *Fleet) View(now time.Time, name string, state NodeState) (View, bool) {
-	f.now = now
-	n := f.nodes[name]
-	switch {
-	case n == nil || !n.listed:
-		return View{}, false
-	case n.draining && n.state != state:
-		return ViewOf(Plan(now, f.gatherAs(n, state))), true
-	case f.stale(n):
-		f.plans.drop(n)
-		f.replan(n)
-	}
-	return n.view, n.complete || now.Sub(n.known) >= lookFor
-}
-
-// gatherAs is what the node would be planned with if its interruption stood so.
-func (f *Fleet) gatherAs(n *node, state NodeState) Situation {
-	sit := f.gather(n, state)
-	sit.Gangs = f.gangs.Of(n.name)
-	return sit
-}
-
 // stale reports whether the node has to be planned again now.
 func (f *Fleet) stale(n *node) bool {
 	at, due := f.plans.at[n]
 	return !n.fresh || due && !f.now.Before(at) || !n.until.IsZero() && !f.now.Before(n.until)
 }
 
-// Status is how far the drain of a node has come; false until its pods are known.
+// Status is how far a node's drain has come; false until its pods are known, and enough of what the plan for
+// them depends on.
 func (f *Fleet) Status(now time.Time, name string) (Status, bool) {
 	f.now = now
 	n := f.nodes[name]
-	if n == nil || !n.listed || !n.draining {
+	switch {
+	case n == nil || !n.listed || !n.planned && !n.canceled:
 		return Status{}, false
-	}
-	if f.stale(n) || !n.tracking {
+	case n.canceled:
+		n.status = Status{Canceled: f.leftOver(n)}
+	case !n.draining:
+		if f.stale(n) {
+			f.plans.drop(n)
+			f.replan(n)
+		}
+		n.status = Status{View: n.view}
+	case f.stale(n) || !n.tracking:
 		f.planWaves()
 		f.plans.drop(n)
 		f.replan(n)
 		f.wavesOld = true
 	}
-	return n.status, true
-}
-
-// Result is what has become of a node's pods by now, each counted once, and which of them are left. The
-// state says which had to leave, if the node was never planned.
-func (f *Fleet) Result(now time.Time, name string, state NodeState) (interruption.Pods, []Left) {
-	f.now = now
-	n := f.nodes[name]
-	if n == nil {
-		return interruption.Pods{}, nil
-	}
-	n.state = state
-	for _, pod := range f.plan(n, state).Moving {
-		f.trackPod(n, pod)
-	}
-	return n.result()
+	status := n.status
+	status.Pods, status.Left = f.result(n)
+	return status, n.draining || n.canceled || n.complete || now.Sub(n.known) >= lookFor
 }
 
 // Canceled is what a cancelled drain leaves.
@@ -374,15 +409,12 @@ type Canceled struct {
 	Staying []*corev1.Pod
 }
 
-// Canceled says what has become of the pods of a node whose drain was cancelled; nil while something
-// is still under way.
-func (f *Fleet) Canceled(now time.Time, name string) *Canceled {
-	f.now = now
-	n := f.nodes[name]
-	if n == nil || !n.canceled || !n.listed || n.underWay > 0 {
+// leftOver is nil while something is still under way.
+func (f *Fleet) leftOver(n *node) *Canceled {
+	if !n.returned {
 		return nil
 	}
-	pods, _ := n.result()
+	pods, _ := f.result(n)
 	pods.Total, pods.Left = pods.Total-pods.Left, 0
 	left := &Canceled{Pods: pods}
 	for _, pod := range n.list() {

@@ -164,6 +164,11 @@ func (s *scene) step() {
 			s.fleet.Apply(s.now, LookedUp{of, value})
 		})
 	}
+	for _, node := range todo.PutBack {
+		s.in(s.upTo(s.replies), func() {
+			s.fleet.Apply(s.now, PutBack{Node: node, Failed: s.random.IntN(100) < s.faults})
+		})
+	}
 	for _, r := range todo.Requests {
 		s.request(r)
 	}
@@ -443,7 +448,7 @@ func randomScene(t *testing.T, seed uint64) *scene {
 			s.in(s.upTo(2*time.Minute), func() { s.cancel(name, r.IntN(2) == 0) })
 		case 1: // interrupted again before that was done
 			s.in(s.upTo(2*time.Minute), func() {
-				s.fleet.Apply(s.now, Cancel{name})
+				s.fleet.Apply(s.now, Set{name, Wanted{Goal: Cancel}})
 				s.fleet.Apply(s.now, Remove{name})
 				s.begin(name)
 			})
@@ -457,8 +462,8 @@ func (s *scene) cancel(name string, again bool) {
 	if s.over {
 		return
 	}
-	s.fleet.Apply(s.now, Cancel{name})
-	if s.fleet.Canceled(s.now, name) == nil {
+	s.fleet.Apply(s.now, Set{name, Wanted{Goal: Cancel}})
+	if status, _ := s.fleet.Status(s.now, name); status.Canceled == nil {
 		s.in(time.Second, func() { s.cancel(name, again) })
 		return
 	}
@@ -500,9 +505,9 @@ func (s *scene) begin(name string) {
 	if !interrupted {
 		return
 	}
-	s.fleet.Apply(s.now, Prepare{name, state})
-	if _, ok := s.fleet.View(s.now, name, state); ok {
-		s.fleet.Apply(s.now, Drain{name, state})
+	s.fleet.Apply(s.now, Set{name, Wanted{state, Look}})
+	if _, ok := s.fleet.Status(s.now, name); ok {
+		s.fleet.Apply(s.now, Set{name, Wanted{state, Drain}})
 		return
 	}
 	s.in(50*time.Millisecond, func() { s.begin(name) })

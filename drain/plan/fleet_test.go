@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/handler/interruption"
 )
 
 var holding = Policy{Strategy: StrategyHold, Blocked: Leave, Margin: 10 * time.Second}
@@ -65,7 +67,7 @@ func TestDrainedAgainWhileARequestIsUnderWay(t *testing.T) {
 	for outcome, want := range map[Outcome]int{Accepted: 0, Transient: 1} {
 		f := NewFleet(holding, 32, 1)
 		begin := func() {
-			f.Apply(now, Drain{"node-a", NodeState{Taint: taint, Deadline: now.Add(time.Minute), Capacity: ReadyCapacity}})
+			f.Apply(now, Set{"node-a", Wanted{NodeState{Taint: taint, Deadline: now.Add(time.Minute), Capacity: ReadyCapacity}, Drain}})
 			f.Apply(now, PodSeen{Node: "node-a", After: pod("a")})
 			f.Apply(now, PodsListed{"node-a"})
 			f.Next(now)
@@ -192,62 +194,101 @@ func TestRefusedPodsWakeWithTheirBudget(t *testing.T) {
 	}
 }
 
-// A visit that looks before it drains plans once, unless the interruption has changed.
-func TestOnePlanForLookAndDrain(t *testing.T) {
+// A visit plans once, unless the interruption has changed.
+func TestOnePlanForAVisit(t *testing.T) {
 	s := newScene(t, 1, holding)
 	s.add(pod("a", withGrace(30)), "", "node-a", 0)
 	s.drain("node-a", 0, 2*time.Minute)
 	s.ready = s.start.Add(time.Hour)
 	s.until(5 * time.Second)
 	state := s.nodes["node-a"]
-	view, _ := s.fleet.View(s.now, "node-a", state)
-	s.fleet.Apply(s.now, Drain{"node-a", state})
-	status, ok := s.fleet.Status(s.now, "node-a")
-	if !ok || len(status.Moving) != 1 || &status.Plan[0] != &view.Plan[0] {
-		t.Errorf("planned again, or %+v", status)
+	visit := func() Status {
+		s.fleet.Apply(s.now, Set{"node-a", Wanted{state, Drain}})
+		status, ok := s.fleet.Status(s.now, "node-a")
+		if !ok || len(status.Moving) != 1 {
+			t.Fatalf("%t, %+v", ok, status)
+		}
+		return status
+	}
+	before := visit()
+	if after := visit(); &after.Plan[0] != &before.Plan[0] {
+		t.Error("planned again")
+	}
+	s.fleet.Apply(s.now, Set{"node-a", Wanted{NodeState{}, Look}})
+	if after := visit(); &after.Plan[0] != &before.Plan[0] {
+		t.Error("to look at what is drained already changes its plan")
 	}
 	state.Capacity = ReadyCapacity
-	s.fleet.Apply(s.now, Drain{"node-a", state})
-	if status, _ = s.fleet.Status(s.now, "node-a"); &status.Plan[0] == &view.Plan[0] || status.Plan[0].Action != Evict {
-		t.Errorf("%s with a replacement that is ready", status.Plan[0].Action)
+	if after := visit(); &after.Plan[0] == &before.Plan[0] || after.Plan[0].Action != Evict {
+		t.Errorf("%s with a replacement that is ready", after.Plan[0].Action)
 	}
 }
 
-// A node that is looked at, but not drained, has no status: nobody takes its pods for being on their way. Nor has
-// one whose pods aren't known yet.
-func TestNoStatusBeforeTheDrain(t *testing.T) {
+// Of a node that is looked at it is known what is on it, and what would have become of that if it ended now; it isn't
+// on its way. Of one whose pods aren't known yet, nothing is.
+func TestStatusBeforeTheDrain(t *testing.T) {
 	s := newScene(t, 1, holding)
 	s.add(pod("a", withGrace(30)), "", "node-a", 0)
+	s.add(pod("b", withGrace(30), func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: s.start} }), "", "node-a", time.Hour)
 	state := NodeState{Deadline: s.start.Add(2 * time.Minute), Since: s.start}
-	s.fleet.Apply(s.now, Prepare{"node-a", state})
+	s.fleet.Apply(s.now, Set{"node-a", Wanted{state, Look}})
 	s.until(5 * time.Second)
-	if _, ok := s.fleet.View(s.now, "node-a", state); !ok {
-		t.Fatal("the node's pods are not known after 5 s")
+	status, ok := s.fleet.Status(s.now, "node-a")
+	if !ok || len(status.Moving) != 2 || status.Begun || status.Moved || status.Done || !status.Next.IsZero() {
+		t.Errorf("%t, %+v", ok, status)
 	}
-	if status, ok := s.fleet.Status(s.now, "node-a"); ok {
-		t.Errorf("status of a node that is only looked at: %+v", status)
+	want := interruption.Pods{Total: 2, Truncated: 1, Left: 1}
+	if status.Pods != want || len(status.Left) != 1 || status.Left[0].Pod.Name != "a" {
+		t.Errorf("%+v, left %v: want %+v", status.Pods, status.Left, want)
 	}
-	s.fleet.Apply(s.now, Drain{"node-b", state})
+	if n := len(s.requests); n != 0 {
+		t.Errorf("%d requests for a node that is looked at", n)
+	}
+	s.fleet.Apply(s.now, Set{"node-b", Wanted{state, Drain}})
 	if status, ok := s.fleet.Status(s.now, "node-b"); ok {
 		t.Errorf("status of a node whose pods aren't known: %+v", status)
 	}
 }
 
-// To ask what would become of a node whose interruption stood otherwise changes nothing.
-func TestViewChangesNothing(t *testing.T) {
-	s := newScene(t, 1, holding)
-	s.add(pod("a", withGrace(30)), "", "node-a", 0)
-	s.ready = s.start.Add(time.Hour)
-	s.drain("node-a", 0, 2*time.Minute)
-	s.until(5 * time.Second)
-	none := s.nodes["node-a"]
-	none.Capacity = NoCapacity
-	if view, _ := s.fleet.View(s.now, "node-a", none); view.Plan[0].Action != Evict {
-		t.Errorf("%s without a replacement to wait for", view.Plan[0].Action)
+// A cancelled drain is over once nothing is under way and its surged pods are back; that is tried until it succeeds.
+func TestCanceled(t *testing.T) {
+	f := NewFleet(holding, 32, 1)
+	f.Apply(now, Set{"node-a", Wanted{NodeState{Taint: taint, Deadline: now.Add(time.Minute), Capacity: PendingCapacity}, Drain}})
+	f.Apply(now, Set{"node-a", Wanted{Goal: Cancel}})
+	canceled := func(at time.Time) *Canceled {
+		t.Helper()
+		status, known := f.Status(at, "node-a")
+		if known && status.Canceled == nil && f.nodes["node-a"].returned {
+			t.Error("not over, though its pods are back")
+		}
+		return status.Canceled
 	}
-	s.until(10 * time.Second)
-	if n := len(s.evictions()); n != 0 {
-		t.Errorf("%d evictions, want the pod held", n)
+	if todo := f.Next(now); len(todo.PutBack) != 0 || canceled(now) != nil {
+		t.Fatalf("puts back the pods of %v before they are known", todo.PutBack)
+	}
+	f.Apply(now, PodSeen{Node: "node-a", After: pod("a")})
+	f.Apply(now, PodsListed{"node-a"})
+	if todo := f.Next(now); !slices.Equal(todo.PutBack, []string{"node-a"}) {
+		t.Fatalf("puts back the pods of %v", todo.PutBack)
+	}
+	f.Apply(now, PodsListed{"node-a"}) // listed again: it is under way
+	if todo := f.Next(now); len(todo.PutBack) != 0 || canceled(now) != nil {
+		t.Fatalf("puts back the pods of %v twice", todo.PutBack)
+	}
+	f.Apply(now, PutBack{Node: "node-a", Failed: true})
+	later := now.Add(time.Second)
+	if todo := f.Next(later.Add(-1)); len(todo.PutBack) != 0 || !todo.Wake.Equal(later) {
+		t.Errorf("tries again %v, wakes at %s; want a second later", todo.PutBack, todo.Wake.Sub(now))
+	}
+	if todo := f.Next(later); !slices.Equal(todo.PutBack, []string{"node-a"}) || canceled(later) != nil {
+		t.Fatalf("puts back the pods of %v", todo.PutBack)
+	}
+	f.Apply(later, PutBack{Node: "node-a"})
+	if todo := f.Next(later); !slices.Equal(todo.Changed, []string{"node-a"}) {
+		t.Errorf("%v changed", todo.Changed)
+	}
+	if left := canceled(later); left == nil || len(left.Staying) != 1 || left.Pods != (interruption.Pods{}) {
+		t.Errorf("%+v, want one pod to stay", left)
 	}
 }
 
@@ -257,7 +298,7 @@ func TestNothingIsKept(t *testing.T) {
 		s := randomScene(t, seed)
 		s.until(time.Duration(seed) * 2 * time.Second)
 		for name := range s.nodes {
-			s.fleet.Apply(s.now, Cancel{name})
+			s.fleet.Apply(s.now, Set{name, Wanted{Goal: Cancel}})
 			s.fleet.Apply(s.now, Remove{name})
 		}
 		requests := len(s.requests)
@@ -267,7 +308,7 @@ func TestNothingIsKept(t *testing.T) {
 		kept := map[string]int{
 			"nodes": len(f.nodes), "users": len(f.users), "budgets": len(f.budgets), "deployments": len(f.deployments), "groups": len(f.groups),
 			"waiting": len(f.waiting), "seats": len(f.limiter.seats), "gangs": len(f.gangs.of), "sent": len(f.sent), "under way": len(f.underWay),
-			"plans": len(f.plans.at), "recounts": len(f.recounts.at), "retries": len(f.retries.at), "watched": len(s.watched),
+			"plans": len(f.plans.at), "recounts": len(f.recounts.at), "retries": len(f.retries.at), "returns": len(f.returns.at), "watched": len(s.watched),
 		}
 		for what, n := range kept {
 			if n > 0 {
@@ -288,7 +329,7 @@ func TestNothingIsKept(t *testing.T) {
 func TestLookUps(t *testing.T) {
 	f := NewFleet(holding, 32, 1)
 	at := now
-	f.Apply(at, Prepare{"node-a", NodeState{Taint: taint}})
+	f.Apply(at, Set{"node-a", Wanted{NodeState{Taint: taint}, Look}})
 	f.Apply(at, PodSeen{Node: "node-a", After: pod("a")})
 	f.Apply(at, PodsListed{"node-a"})
 	subject := ofNamespace(PreferencesOfNamespace, "shop")
@@ -400,7 +441,7 @@ func TestDeniedSurgeGivesItsTurn(t *testing.T) {
 func TestRefusedPodsAreCounted(t *testing.T) {
 	f := NewFleet(holding, 32, 1)
 	state := NodeState{Taint: taint, Deadline: now.Add(2 * time.Minute), Capacity: ReadyCapacity}
-	f.Apply(now, Drain{"node-a", state})
+	f.Apply(now, Set{"node-a", Wanted{state, Drain}})
 	data := budget("data", 1)
 	data.Spec.Selector.MatchLabels = map[string]string{"tier": "data"}
 	for _, b := range []string{"web", "db"} {
@@ -457,7 +498,7 @@ func TestOverlongPods(t *testing.T) {
 		{"no deadline", time.Time{}, 0},
 	} {
 		f := NewFleet(holding, 32, 1)
-		f.Apply(now, Drain{"node-a", NodeState{Taint: taint, Deadline: tt.deadline}})
+		f.Apply(now, Set{"node-a", Wanted{NodeState{Taint: taint, Deadline: tt.deadline}, Drain}})
 		for _, p := range []*corev1.Pod{
 			pod("longest", withGrace(110)), pod("too-long", withGrace(111)), pod("daemon", withGrace(600), ownedBy("DaemonSet")),
 		} {
@@ -482,7 +523,7 @@ func TestWhoSlowsRequestsDown(t *testing.T) {
 		"refuses": {Reply{Outcome: Refused, Status: 429}, 32},
 	} {
 		f := NewFleet(holding, 32, 1)
-		f.Apply(now, Drain{"node-a", NodeState{Taint: taint, Deadline: now.Add(time.Minute), Capacity: ReadyCapacity}})
+		f.Apply(now, Set{"node-a", Wanted{NodeState{Taint: taint, Deadline: now.Add(time.Minute), Capacity: ReadyCapacity}, Drain}})
 		f.Apply(now, PodSeen{Node: "node-a", After: pod("a")})
 		f.Apply(now, PodsListed{"node-a"})
 		f.Next(now)
@@ -518,15 +559,15 @@ func TestAnotherPodOfItsName(t *testing.T) {
 // watches start again.
 func TestWatchesOfAMoment(t *testing.T) {
 	f := NewFleet(holding, 32, 1)
-	f.Apply(now, Cancel{"node-a"})
+	f.Apply(now, Set{"node-a", Wanted{Goal: Cancel}})
 	f.Apply(now, Remove{"node-a"})
 	if todo := f.Next(now); len(todo.Watch)+len(todo.Unwatch) > 0 {
 		t.Errorf("watch %v, unwatch %v; want neither", todo.Watch, todo.Unwatch)
 	}
-	f.Apply(now, Prepare{"node-a", NodeState{}})
+	f.Apply(now, Set{"node-a", Wanted{NodeState{}, Look}})
 	f.Next(now)
 	f.Apply(now, Remove{"node-a"})
-	f.Apply(now, Prepare{"node-a", NodeState{}})
+	f.Apply(now, Set{"node-a", Wanted{NodeState{}, Look}})
 	if todo := f.Next(now); len(todo.Watch) != 1 || len(todo.Unwatch) != 1 {
 		t.Errorf("watch %v, unwatch %v; want the node's pods in both", todo.Watch, todo.Unwatch)
 	}

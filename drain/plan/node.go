@@ -21,8 +21,11 @@ type node struct {
 	state    NodeState
 	planned  bool // it has a state to plan with
 	draining bool // its pods can leave
-	canceled bool // nothing more is begun
 	ready    time.Time
+
+	canceled  bool // nothing more is begun
+	returning bool // its surged pods are being put back
+	returned  bool // they are
 
 	listed  bool // its pods have been seen
 	pods    map[types.UID]*corev1.Pod
@@ -73,6 +76,7 @@ func (e PodsListed) apply(f *Fleet) {
 		n.listed = true
 		f.plans.sooner(n, f.now)
 		f.changed(n)
+		f.putBack(n)
 	}
 }
 
@@ -341,10 +345,18 @@ func (f *Fleet) reportMeaningless(n *node, d Decision) {
 	}
 }
 
-// result counts the node's pods, each once, and returns those that are still there and were not sent away.
-func (n *node) result() (r interruption.Pods, left []Left) {
+// result counts the node's pods, each once, and returns those that are still there and were not sent away. Of a
+// node that only a predecessor has drained, the plan says which had to leave.
+func (f *Fleet) result(n *node) (r interruption.Pods, left []Left) {
 	sit := Situation{NodeState: n.state}
-	for _, t := range slices.SortedFunc(maps.Values(n.tracked), byPod) {
+	list := slices.Collect(maps.Values(n.tracked))
+	for _, pod := range n.view.Moving {
+		if n.tracked[pod.UID] == nil {
+			list = append(list, f.newTracked(n, pod))
+		}
+	}
+	slices.SortFunc(list, byPod)
+	for _, t := range list {
 		pod := n.pods[t.pod.UID]
 		t.gone = pod == nil || sit.notOurs(pod) != ""
 		if !t.gone && pod.DeletionTimestamp != nil {

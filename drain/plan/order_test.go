@@ -22,7 +22,7 @@ func TestSameOrder(t *testing.T) {
 		}
 		for i := range 10 {
 			node := fmt.Sprint("node-", i)
-			f.Apply(now, Drain{node, NodeState{Taint: taint, Deadline: now.Add(2 * time.Minute), Capacity: PendingCapacity}})
+			f.Apply(now, Set{node, Wanted{NodeState{Taint: taint, Deadline: now.Add(2 * time.Minute), Capacity: PendingCapacity}, Drain}})
 			for j := range 10 {
 				p := pod(fmt.Sprintf("p%d-%d", i, j), ownedBy("ReplicaSet"))
 				p.Spec.NodeName = node
@@ -42,8 +42,8 @@ func TestSameOrder(t *testing.T) {
 		next(now.Add(118 * time.Second))
 		for i := range 10 {
 			node := fmt.Sprint("node-", i)
-			_, left := f.Result(now.Add(119*time.Second), node, f.nodes[node].state)
-			for _, l := range left {
+			status, _ := f.Status(now.Add(119*time.Second), node)
+			for _, l := range status.Left {
 				said += fmt.Sprintln("left", l.Pod.UID)
 			}
 			f.Apply(now.Add(119*time.Second), Remove{node})

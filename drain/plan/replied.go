@@ -42,9 +42,7 @@ func (e Replied) apply(f *Fleet) {
 	}
 	f.settle(t, e)
 	f.place(t)
-	if t.node.canceled && t.node.underWay == 0 {
-		f.changed(t.node)
-	}
+	f.putBack(t.node)
 }
 
 // trackedOn is a pod that has to leave a node, or nil.

@@ -110,12 +110,17 @@ func (f *Fleet) decided(t *tracked, d Decision) {
 func (f *Fleet) trackPod(n *node, pod *corev1.Pod) *tracked {
 	t := n.tracked[pod.UID]
 	if t == nil {
-		t = &tracked{node: n, sent: f.sent[pod.UID]}
-		if CutShort(pod) { // an earlier leader has evicted it late
-			t.sent = cutShort
-		}
+		t = f.newTracked(n, pod)
 		n.tracked[pod.UID] = t
 	}
 	t.pod = pod
+	return t
+}
+
+func (f *Fleet) newTracked(n *node, pod *corev1.Pod) *tracked {
+	t := &tracked{node: n, pod: pod, sent: f.sent[pod.UID]}
+	if CutShort(pod) { // an earlier leader has evicted it late
+		t.sent = cutShort
+	}
 	return t
 }

@@ -235,20 +235,24 @@ func drainCrowd(t *testing.T, ask bool) (found drained) {
 		notifier.client = &http.Client{Transport: all}
 
 		in := plan.NodeState{Taint: corev1.Taint{Key: "x"}, Deadline: deadline, Capacity: plan.PendingCapacity}
+		ask := func(goal plan.Goal) (plan.Status, bool) {
+			drainer.Set("node-a", plan.Wanted{NodeState: in, Goal: goal})
+			return drainer.Status(t.Context(), "node-a")
+		}
 		for ended := false; !ended; {
 			next := time.NewTimer(5 * time.Minute)
-			if view, ok := drainer.Look(t.Context(), "node-a", in); ok {
-				for _, d := range view.Plan {
+			if status, ok := ask(plan.Look); ok {
+				for _, d := range status.Plan {
 					if want := latest(number[d.Pod.Name]); !d.At.Equal(want) {
 						found.moved = append(found.moved, fmt.Sprintf("%s by %s", d.Pod.Name, d.At.Sub(want)))
 					}
 				}
 				before := time.Now()
-				notifier.Notify(t.Context(), interrupted(deadline), view.Plan)
+				notifier.Notify(t.Context(), interrupted(deadline), status.Plan)
 				if took := time.Since(before); took > 0 {
 					t.Errorf("the drain has waited %s for pods to be notified", took)
 				}
-				status, _ := drainer.Drain(t.Context(), "node-a", in)
+				status, _ = ask(plan.Drain)
 				if ended = status.Moved && status.Total > 0; !status.Next.IsZero() {
 					next.Reset(time.Until(status.Next))
 				}

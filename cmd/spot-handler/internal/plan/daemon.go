@@ -215,13 +215,13 @@ const knownWithin = time.Second
 func firstDecisions(in Input) map[string][]plan.Decision {
 	w := newWorld(in)
 	for _, l := range w.lost {
-		w.apply(plan.Prepare{Node: l.Name(), State: l.state()})
+		w.apply(plan.Set{Node: l.Name(), Wanted: plan.Wanted{NodeState: l.state(), Goal: plan.Look}})
 	}
 	w.run(w.now.Add(knownWithin))
 	first := map[string][]plan.Decision{}
 	for _, l := range w.lost {
-		view, _ := w.fleet.View(interruption.Later(w.now, l.Noticed), l.Name(), l.state())
-		first[l.Name()] = view.Plan
+		status, _ := w.fleet.Status(interruption.Later(w.now, l.Noticed), l.Name())
+		first[l.Name()] = status.Plan
 	}
 	return first
 }

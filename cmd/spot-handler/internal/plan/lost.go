@@ -44,7 +44,7 @@ func (w *world) begin(l *lostNode) {
 	case plan.PendingCapacity:
 		w.at(l.Noticed.Add(w.in.Assumptions.Boot.Duration()), podsFirst, func() { w.boots(l) })
 	}
-	w.apply(plan.Drain{Node: l.Name(), State: l.state()})
+	w.apply(plan.Set{Node: l.Name(), Wanted: plan.Wanted{NodeState: l.state(), Goal: plan.Drain}})
 }
 
 // boots makes the replacement a node that takes pods. It runs the lost node's DaemonSets too.
@@ -62,7 +62,7 @@ func (w *world) boots(l *lostNode) {
 		}
 	}
 	if !l.over {
-		w.apply(plan.Drain{Node: l.Name(), State: l.state()})
+		w.apply(plan.Set{Node: l.Name(), Wanted: plan.Wanted{NodeState: l.state(), Goal: plan.Drain}})
 	}
 	w.schedule()
 }
