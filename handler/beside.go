@@ -24,6 +24,10 @@ const (
 	// progressWaiting is more Nodes than are drained at a time. One that finds no room is written at its
 	// next reconciliation.
 	progressWaiting = 15_000
+	// A record whose write has failed is written again after firstRetry, and from then on after twice as long each
+	// time, up to longestRetry.
+	firstRetry   = 50 * time.Millisecond
+	longestRetry = 5 * time.Second
 )
 
 // besideWrite is one that is under way.
@@ -40,7 +44,11 @@ type besideWrite struct {
 // further is written so: when it is over, the node is reconciled again. Nor is anything written for a version
 // of the Node that is known to be outdated: the watch, which may be seconds behind, brings a newer one.
 func (r *reconciliation) progressBeside(ctx context.Context, next interruption.Record) {
-	if r.known.beside != nil || r.known.outdated == r.node.ResourceVersion {
+	switch k := r.known; {
+	case k.beside != nil, k.outdated == r.node.ResourceVersion:
+		return
+	case time.Now().Before(k.writeAt):
+		r.lookAgain(k.writeAt)
 		return
 	}
 	write := &besideWrite{ctx: ctx, rec: next}
@@ -56,17 +64,12 @@ func (r *reconciliation) progressBeside(ctx context.Context, next interruption.R
 		}
 		write.over.Store(true)
 		switch {
-		case err == nil:
-			if next.Phase == interruption.Draining && before != interruption.Draining {
-				h.opts.Logger.Info().Str("node", node.Name).EmbedObject(next).Int("pods", podsOf(next).Total).Msg("draining")
-			}
-			h.queue.Add(node.Name)
-		case write.outdated != "": // the watch may have said so meanwhile
-			h.queue.Add(node.Name)
-		case ctx.Err() == nil:
+		case err == nil && next.Phase == interruption.Draining && before != interruption.Draining:
+			h.opts.Logger.Info().Str("node", node.Name).EmbedObject(next).Int("pods", podsOf(next).Total).Msg("draining")
+		case err != nil && write.outdated == "" && ctx.Err() == nil:
 			h.opts.Logger.Warn().Err(err).Str("node", node.Name).Msg("write record")
-			h.queue.AddRateLimited(node.Name)
 		}
+		h.queue.Add(node.Name) // also if it is outdated: the watch may have said so meanwhile
 	}})
 	if going {
 		r.known.beside = write
@@ -80,11 +83,16 @@ func (m *memory) takeIn(k *known) {
 		return
 	}
 	k.beside = nil
-	if written.over.Load() && written.outdated != "" {
+	switch {
+	case !written.over.Load():
+	case written.outdated != "":
 		k.outdated = written.outdated
-	}
-	if written.over.Load() && written.resourceVersion != "" {
+	case written.resourceVersion != "":
+		k.failedWrites = 0
 		m.change(func() { k.rec, k.resourceVersion = written.rec, written.resourceVersion })
+	default:
+		k.writeAt = time.Now().Add(min(firstRetry<<min(k.failedWrites, 10), longestRetry))
+		k.failedWrites++
 	}
 }
 

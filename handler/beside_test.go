@@ -1,14 +1,20 @@
 package handler
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,6 +30,13 @@ type slowNodes struct {
 	*fakeNodes
 	mu    sync.Mutex
 	takes time.Duration
+	err   error
+}
+
+func (s *slowNodes) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
 }
 
 func (s *slowNodes) set(takes time.Duration) {
@@ -34,8 +47,11 @@ func (s *slowNodes) set(takes time.Duration) {
 
 func (s *slowNodes) Patch(ctx context.Context, name string, kind types.PatchType, data []byte, o metav1.PatchOptions, sub ...string) (*corev1.Node, error) {
 	s.mu.Lock()
-	takes := s.takes
+	takes, err := s.takes, s.err
 	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -106,8 +122,10 @@ func TestNoWriteIsRepeatedForAnOutdatedNode(t *testing.T) {
 		f := newFakeNodes(testNode(func(*corev1.Node) {}))
 		defer f.watcher.Stop()
 		plans := &plansOf{last: map[string]time.Time{}, first: map[string]time.Time{}}
+		var log bytes.Buffer
 		h := newTestHandler(t, f, func(o *setup) {
 			o.Nodes, o.Drainer, o.Provisioner = &slowNodes{fakeNodes: f, takes: time.Millisecond}, plans.drainer(), requested()
+			o.Logger = zerolog.New(&log)
 		})
 		accept(t, h, notice(interruption.SpotInterruption))
 		synctest.Wait()
@@ -141,6 +159,51 @@ func TestNoWriteIsRepeatedForAnOutdatedNode(t *testing.T) {
 		if _, rec := f.now(t); rec.Phase != interruption.Replacing {
 			t.Errorf("phase %s after the watch has caught up, want %s", rec.Phase, interruption.Replacing)
 		}
+		stop()
+		<-done
+		if strings.Contains(log.String(), "write record") {
+			t.Errorf("what the watch will show is logged as an error: %s", &log)
+		}
+	})
+}
+
+// A write that fails is logged and made again. Until one succeeds, the process itself knows which replacement it has
+// requested.
+func TestFailedWriteOfTheRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeNodes(testNode())
+		defer f.watcher.Stop()
+		plans := &plansOf{last: map[string]time.Time{}, first: map[string]time.Time{}}
+		var log bytes.Buffer
+		var asked []string
+		failing := &slowNodes{fakeNodes: f}
+		h := newTestHandler(t, f, func(o *setup) {
+			o.Nodes, o.Drainer, o.Logger = failing, plans.drainer(), zerolog.New(&log)
+			provider := requested()
+			request := provider.RequestFunc
+			provider.RequestFunc = func(rec interruption.Record) (interruption.Replacement, error) {
+				asked = append(asked, cmp.Or(rec.Replacement, &interruption.Replacement{}).Name)
+				return request(rec)
+			}
+			o.Provisioner = provider
+		})
+		accept(t, h, notice(interruption.SpotInterruption))
+		synctest.Wait()
+		failing.fail(errors.New("API server is unreachable"))
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); _ = h.Run(ctx) }()
+		time.Sleep(10 * time.Second)
+		tries := strings.Count(log.String(), "write record")
+		if tries != 8 { // at 0, 0.05, 0.15, 0.35, 0.75, 1.55, 3.15 and 6.35 s
+			t.Errorf("%d failed writes in 10 s, want 8: %s", tries, &log)
+		}
+		if want := append([]string{""}, slices.Repeat([]string{"x"}, len(asked)-1)...); !slices.Equal(asked, want) {
+			t.Errorf("asked for %q", asked)
+		}
+		failing.fail(nil)
+		time.Sleep(10 * time.Second)
+		wantPhase(t, f, interruption.Replacing)
 		stop()
 		<-done
 	})

@@ -128,7 +128,7 @@ func New(opts Options) *Handler {
 		opts:    opts,
 		metrics: newMetrics(opts.Registerer),
 		queue: workqueue.NewTypedRateLimitingQueue(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, 5*time.Second)),
+			workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, longestRetry)),
 		writing:    semaphore.NewWeighted(acceptsAtOnce),
 		memory:     memory{byNode: map[string]*known{}},
 		progress:   fair.NewLane(progressPlaces, progressWaiting),

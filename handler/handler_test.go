@@ -7,7 +7,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
 )
 
 // A replica that does not lead sees every node for weeks, and keeps none of it.
@@ -43,7 +46,7 @@ func TestDrainsYieldToNotices(t *testing.T) {
 		written bool // the notices, in the end
 		takes   time.Duration
 	}{
-		"the burst is over":     {true, yieldCheck / 2},
+		"the burst is over":     {true, time.Second},
 		"the burst goes on":     {written: false},
 		"one that is over soon": {true, 0},
 	} {
@@ -63,13 +66,37 @@ func TestDrainsYieldToNotices(t *testing.T) {
 					accept(t, h, notice(interruption.SpotInterruption)) // once more
 					time.Sleep(time.Second)
 				} else {
-					time.Sleep(yieldFor - time.Second)
+					time.Sleep(19 * time.Second)
 					wantPhase(t, f, interruption.Noticed)
-					time.Sleep(yieldCheck + time.Second)
+					time.Sleep(1*time.Second + time.Millisecond)
 				}
 				wantPhase(t, f, interruption.Replacing)
 				h.queue.ShutDown()
 			})
+		})
+	}
+}
+
+// A process that begins to drain announces what a node's own process has recorded since, and not what was recorded
+// long before.
+func TestRunAnnouncesOnlyWhatIsNew(t *testing.T) {
+	for age, want := range map[time.Duration]int{time.Minute: 0, time.Second: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			f, events := newFakeNodes(testNode()), &shownNews{}
+			defer f.watcher.Stop()
+			s := &script{state: provisioner.StateRequested, left: 3}
+			h := newStandby(t, f, func(o *setup) { s.options(o); o.Events = events })
+			rec := interruption.NewRecord(notice(interruption.SpotInterruption, func(n *interruption.Notice) {
+				n.Source, n.Received = interruption.IMDS, time.Now().Add(-age)
+			}))
+			f.change(func(n *corev1.Node) { n.Annotations = map[string]string{interruption.Annotation: rec.String()} })
+			synctest.Wait()
+			ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+			defer stop()
+			_ = h.Run(ctx)
+			if len(events.shown) != want {
+				t.Errorf("a record of %s ago: announced %q, want %d", age, events.shown, want)
+			}
 		})
 	}
 }

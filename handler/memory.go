@@ -22,6 +22,8 @@ type known struct {
 	rec             interruption.Record // as it was last read or written
 	resourceVersion string              // of our own last write
 	beside          *besideWrite        // nil if none is under way, see [reconciliation.progressBeside]
+	failedWrites    int                 // of those, in a row
+	writeAt         time.Time           // when the next may be made
 	outdated        string              // the version of the Node that was found to be outdated last
 	gone            string              // the version of the Node whose write found that it no longer exists
 	firstDue        time.Time           // when its reconciliation was first due

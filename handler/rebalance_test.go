@@ -1,12 +1,15 @@
 package handler
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -184,15 +187,18 @@ func TestRecommendationLapses(t *testing.T) {
 		policy   interruption.RebalancePolicy
 		state    string // of the replacement
 		cordoned bool   // until then
+		why      string
 	}{
-		"cordoned":                       {interruption.RebalanceCordon, "", true},
-		"there is no replacement":        {interruption.RebalanceReplace, provisioner.StateUnsupported, false},
-		"it failed":                      {interruption.RebalanceReplace, provisioner.StateFailed, false},
-		"it has not come":                {interruption.RebalanceReplace, provisioner.StateRequested, false},
-		"it is Ready, and no pod leaves": {interruption.RebalanceReplace, provisioner.StateReady, true},
+		"cordoned":                       {interruption.RebalanceCordon, "", true, "no pod has left for 1h0m0s"},
+		"there is no replacement":        {interruption.RebalanceReplace, provisioner.StateUnsupported, false, "nothing was replaced"},
+		"it failed":                      {interruption.RebalanceReplace, provisioner.StateFailed, false, "nothing was replaced"},
+		"it has not come":                {interruption.RebalanceReplace, provisioner.StateRequested, false, "nothing was replaced"},
+		"it is Ready, and no pod leaves": {interruption.RebalanceReplace, provisioner.StateReady, true, "no pod has left for 1h0m0s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			recommended(t, func(t *testing.T, s *atRisk) {
+				var log bytes.Buffer
+				s.h.opts.Logger = zerolog.New(&log)
 				s.policy, s.state = tt.policy, tt.state
 				s.accept(t)
 				again := s.steps(t, 3)
@@ -208,6 +214,9 @@ func TestRecommendationLapses(t *testing.T) {
 				time.Sleep(2 * time.Second)
 				s.steps(t, 2)
 				s.unmarked(t)
+				if want := `"reason":"EC2 has left the instance alone, and ` + tt.why + `"`; !strings.Contains(log.String(), want) {
+					t.Errorf("logged %s, want %s", &log, want)
+				}
 				if v := accept(t, s.h, notice(interruption.RebalanceRecommendation)); v != interruption.Duplicate {
 					t.Errorf("the same recommendation again: %s, want it to stay off", v)
 				}

@@ -161,9 +161,10 @@ func TestEventsAreCounted(t *testing.T) {
 	events := startEvents(t, s)
 	node, rec := interrupted("node-1")
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1"}}
-	events.Notify(Canceled(node, rec))
-	events.Notify(Canceled(node, rec))
-	events.Notify(Canceled(node, rec))
+	for _, version := range []string{"1", "2", "2"} { // of the Node, which is the same all the same
+		node.ResourceVersion = version
+		events.Notify(Canceled(node, rec))
+	}
 	s.wait(t, 3)
 	events.EvictionBlocked("node-1", pod, "a budget")
 	events.EvictionBlocked("node-1", pod, "another budget")
@@ -184,6 +185,33 @@ func TestEventsAreCounted(t *testing.T) {
 	}
 }
 
+// An Event is counted up if it repeats itself within 10 minutes; later it is made again, as the API server might have
+// forgotten it.
+func TestLateRepetitionIsAnotherEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var got []string
+		events := runEvents(t, &rest.Config{Host: "http://api", Transport: answers(func(r *http.Request) (*http.Response, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			got = append(got, r.Method)
+			return &http.Response{
+				StatusCode: http.StatusCreated, Header: http.Header{"Content-Type": {"application/json"}}, Request: r,
+				Body: io.NopCloser(strings.NewReader(`{"kind":"Event","apiVersion":"v1","metadata":{"namespace":"default","name":"x"},"count":1}`)),
+			}, nil
+		})})
+		node, rec := interrupted("node-1")
+		for _, wait := range []time.Duration{0, 10*time.Minute - time.Second, 10*time.Minute - time.Second, 10*time.Minute + time.Second} {
+			time.Sleep(wait)
+			events.Notify(Canceled(node, rec))
+			synctest.Wait()
+		}
+		if want := []string{"POST", "PATCH", "PATCH", "POST"}; !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	})
+}
+
 // An API server that is unreachable for a moment loses no Event.
 func TestEventsWaitForTheServer(t *testing.T) {
 	s := &eventServer{hangUp: 1}
@@ -198,7 +226,7 @@ func TestEventsTakeNoForAnAnswer(t *testing.T) {
 	for name, tt := range map[string]struct {
 		code int // 0: no answer
 		want int
-	}{"forbidden": {http.StatusForbidden, 1}, "broken": {http.StatusInternalServerError, 1}, "none": {0, eventTries}} {
+	}{"forbidden": {http.StatusForbidden, 1}, "broken": {http.StatusInternalServerError, 1}, "none": {0, 12}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var asked atomic.Int64
@@ -226,11 +254,11 @@ func TestEventsNeverBlock(t *testing.T) {
 			<-r.Context().Done()
 			return nil, r.Context().Err()
 		})})
-		for i := range eventsWaiting + 100 {
+		for i := range 4100 {
 			events.Notify(Canceled(interrupted(fmt.Sprint("node-", i))))
 		}
-		if n := events.nodes.waiting.Load(); n < eventsWaiting-1 || n > eventsWaiting+1 {
-			t.Errorf("%d wait, want about %d", n, eventsWaiting)
+		if n := events.nodes.waiting.Load(); n < 3999 || n > 4001 {
+			t.Errorf("%d wait, want about 4000", n)
 		}
 	})
 }
@@ -273,6 +301,9 @@ func TestEventsOfOneNodeDelayNoOther(t *testing.T) {
 		if n := written["hostile"]; n != 60+1 {
 			t.Errorf("%d Events of one Node in a minute, want 60 and one every 30 s", n)
 		}
+		if n := events.nodes.waiting.Load(); n != 0 {
+			t.Errorf("%d Events count as waiting once all are written", n)
+		}
 	})
 }
 
@@ -292,19 +323,19 @@ func interrupted(name string) (*corev1.Node, interruption.Record) {
 
 // The Events of a burst wait until it is over, but not for ever; a single one does not wait.
 func TestEventsYieldToABurst(t *testing.T) {
-	const now = 0
+	const now, second, ms = 0, time.Second, time.Millisecond
 	for name, tt := range map[string]struct {
 		waiting     int
 		newest, age time.Duration
 		want        time.Duration
 	}{
 		"a single one":        {0, now, now, 0},
-		"a few":               {eventBurst - 1, now, now, 0},
-		"in a burst":          {eventBurst, now, time.Second, eventQuiet},
-		"it might be over":    {eventBurst, eventQuiet / 2, time.Second, eventQuiet / 2},
-		"it is over":          {eventBurst, eventQuiet, time.Second, 0},
-		"it goes on for long": {eventsWaiting, now, eventPatience, 0},
-		"nearly so":           {eventsWaiting, now, eventPatience - time.Millisecond, time.Millisecond},
+		"a few":               {31, now, now, 0},
+		"in a burst":          {32, now, second, 100 * ms},
+		"it might be over":    {32, 50 * ms, second, 50 * ms},
+		"it is over":          {32, 100 * ms, second, 0},
+		"it goes on for long": {4000, now, 10 * second, 0},
+		"nearly so":           {4000, now, 10*second - ms, ms},
 	} {
 		if got := yieldFor(tt.waiting, tt.newest, tt.age); max(0, got) != tt.want {
 			t.Errorf("%s: waits %s, want %s", name, got, tt.want)

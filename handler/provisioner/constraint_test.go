@@ -56,3 +56,53 @@ func TestConstraint(t *testing.T) {
 		})
 	}
 }
+
+// constraint is what these requirements allow, each an operator with its values.
+func constraint(list ...[]string) (c Constraint) {
+	for _, r := range list {
+		c.Require(r[0], r[1:])
+	}
+	return c
+}
+
+func TestPossible(t *testing.T) {
+	for name, tt := range map[string]struct {
+		of   Constraint
+		want bool
+	}{
+		"no requirement":        {constraint(), true},
+		"absent":                {constraint([]string{"DoesNotExist"}), true},
+		"there and absent":      {constraint([]string{"Exists"}, []string{"DoesNotExist"}), false},
+		"one value":             {constraint([]string{"In", "a"}), true},
+		"no value":              {constraint([]string{"In", "a"}, []string{"NotIn", "a"}), false},
+		"a value out of bounds": {constraint([]string{"In", "3"}, []string{"Gt", "3"}), false},
+		"a lower bound":         {constraint([]string{"Gt", "3"}), true},
+		"an upper bound":        {constraint([]string{"Lt", "3"}), true},
+		"a range of one":        {constraint([]string{"Gte", "3"}, []string{"Lte", "3"}), true},
+		"an empty range":        {constraint([]string{"Gt", "3"}, []string{"Lt", "4"}), false},
+	} {
+		if got := tt.of.Possible(); got != tt.want {
+			t.Errorf("%s: possible %t", name, got)
+		}
+	}
+}
+
+func TestCovers(t *testing.T) {
+	ab := constraint([]string{"In", "a", "b"})
+	for name, tt := range map[string]struct {
+		of, other Constraint
+		want      bool
+	}{
+		"all values":          {constraint(), ab, true},
+		"the same":            {ab, ab, true},
+		"fewer":               {constraint([]string{"In", "a"}), ab, false},
+		"what is excluded":    {constraint([]string{"In", "a"}), constraint([]string{"In", "a", "b"}, []string{"NotIn", "b"}), true},
+		"values without name": {ab, constraint([]string{"Exists"}), false},
+		"nothing names none":  {constraint(), constraint(), false},
+		"absent":              {constraint([]string{"DoesNotExist"}), constraint([]string{"In"}), false},
+	} {
+		if got := tt.of.Covers(tt.other); got != tt.want {
+			t.Errorf("%s: covers %t", name, got)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -78,4 +79,16 @@ func TestReadyIsTimedFromTheFirstAnswer(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What is forbidden on each node is one cause, said once.
+func TestCause(t *testing.T) {
+	for text, want := range map[string]string{
+		`nodeclaims.karpenter.sh "batch-fallback-7" is forbidden: exceeded quota`: "exceeded quota",
+		"connection refused": "connection refused",
+	} {
+		if got := Cause(errors.New(text)); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
 }
