@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -88,6 +89,9 @@ func (n *nodeLife) recorded(now time.Time, launched map[string]time.Time) Node {
 	for _, p := range n.pods {
 		r.Pods = append(r.Pods, p.recorded(now))
 	}
+	slices.SortFunc(r.Pods, func(a, b Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+	})
 	return r
 }
 

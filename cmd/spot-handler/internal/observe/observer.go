@@ -141,7 +141,7 @@ func (o *Observer) pod(at time.Time, pod *corev1.Pod, gone bool) {
 // live begins or goes on with the life of a pod on an interrupted node, if it has to leave.
 func (o *Observer) live(at time.Time, node *nodeLife, pod *corev1.Pod) {
 	l := o.lives[pod.UID]
-	if l == nil {
+	if l == nil || l.node != node { // of an interruption before
 		if node.rec.Phase.Over() || len(status.Leaving(at, node.rec, []*corev1.Pod{pod})) == 0 {
 			return
 		}

@@ -13,6 +13,7 @@ import (
 	"spot-handler/cmd/spot-handler/internal/status"
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
 )
 
@@ -107,8 +108,8 @@ func TestRecording(t *testing.T) {
 			t.Errorf("pod %s: %s, given %v, of %s", p.Name, p.Outcome, p.GivenSeconds, p.Workload)
 		}
 	}
-	if len(n.Pods) != 2 || n.Pods[0].Name != "web-1" { // the order is that of a map
-		want = append(want[3:], want[:3]...)
+	if len(n.Pods) != 2 || n.Pods[0].Name != "web-1" {
+		t.Errorf("pods %+v, want web-1 and web-2", n.Pods)
 	}
 	if diff := cmp.Diff(want, steps); diff != "" {
 		t.Errorf("steps (-want +got):\n%s", diff)
@@ -155,6 +156,13 @@ func TestOutcomes(t *testing.T) {
 			pod.Status.Phase = corev1.PodSucceeded
 			s.show(after(10), pod)
 		}},
+		{"left, as its Event says", plan.Left, func(s *scene, pod *corev1.Pod) {
+			e := blocked(pod, after(115))
+			e.Reason = notify.ReasonPodLeft
+			s.event(after(115), e, false)
+			s.show(after(116), stopping(pod, 30))
+			s.pod(after(118), stopping(pod, 0), true)
+		}},
 		{"still there", plan.Left, func(s *scene, _ *corev1.Pod) {
 			s.recorded(after(115), interruption.DeadlineReached, ended(after(115), interruption.Pods{Total: 1, Left: 1}))
 		}},
@@ -200,6 +208,9 @@ func TestOver(t *testing.T) {
 	if !s.Over(after(76)) {
 		t.Error("not over although the node is gone and every pod is back")
 	}
+	if w := s.Recording(after(101)).Workloads[0]; w.Missing != 1 || w.UnavailableSeconds != 15 {
+		t.Errorf("%+v, want one pod missing from 60 s to 75 s", w)
+	}
 
 	s = newScene()
 	s.recorded(after(.1), interruption.Draining)
@@ -212,6 +223,73 @@ func TestOver(t *testing.T) {
 	s.node(after(5), s.bare, false)
 	if !s.Over(after(6)) || s.Recording(after(6)).Nodes[0].End != Restored {
 		t.Error("not over although the interruption was cancelled")
+	}
+}
+
+// What is recorded of an interruption ends with it: its pods wait no longer, and the next one of the same node is
+// another.
+func TestWhatEndsWithTheInterruption(t *testing.T) {
+	s := newScene()
+	pod := s.new("web-1", "lost-1", true)
+	s.recorded(after(.1), interruption.Draining)
+	s.show(after(.2), pod)
+	s.node(after(20), s.bare, false)
+	s.recorded(after(60), interruption.Draining, func(r *interruption.Record) { r.Event = "another" })
+	r := s.Recording(after(90))
+	if len(r.Nodes) != 2 || r.Nodes[0].End != Restored || r.Nodes[1].End != "" {
+		t.Fatalf("%+v, want two interruptions, of which the first was cancelled", r.Nodes)
+	}
+	for i, want := range []time.Time{after(20), after(90)} {
+		steps := r.Nodes[i].Pods[0].Steps
+		if last := steps[len(steps)-1]; !last.To.Equal(want) {
+			t.Errorf("interruption %d: the pod's last step ends at %s, want %s", i, last.To, want)
+		}
+	}
+}
+
+// A workload that is deleted misses no pods, and one whose Deployment makes no sense is left as it was.
+func TestDesiredPods(t *testing.T) {
+	s := newScene()
+	s.show(after(-9), s.new("web-1", "lost-1", true))
+	s.counted(after(-8), "default")
+	s.recorded(after(.1), interruption.Draining)
+	deployment := func(replicas any) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"metadata": map[string]any{"namespace": "default", "name": "web"},
+			"spec":     map[string]any{"replicas": replicas, "selector": map[string]any{"matchLabels": map[string]any{"app": "web"}}},
+		}}
+	}
+	var got []int
+	for i, change := range []func(at time.Time){
+		func(at time.Time) { s.controller(at, "deployment", deployment(int64(5)), false) },
+		func(at time.Time) { s.controller(at, "deployment", deployment("many"), false) },
+		func(at time.Time) { s.controller(at, "deployment", deployment(int64(5)), true) },
+	} {
+		at := after(float64(i + 1))
+		change(at)
+		samples := s.Recording(at).Workloads[0].Samples
+		got = append(got, samples[len(samples)-1].Desired)
+	}
+	if diff := cmp.Diff([]int{5, 5, 0}, got); diff != "" {
+		t.Errorf("desired (-want +got):\n%s", diff)
+	}
+}
+
+// Which workloads a budget covers comes in the same order each time.
+func TestWorkloadsOfABudget(t *testing.T) {
+	s := newScene()
+	s.budget(after(-8), pdb(3, 3), false)
+	s.recorded(after(.1), interruption.Draining)
+	for _, app := range []string{"d", "b", "e", "a", "c"} {
+		pod := s.new("pod-"+app, "lost-1", true)
+		pod.OwnerReferences[0].Kind, pod.OwnerReferences[0].Name = "StatefulSet", app
+		s.show(after(.2), pod)
+	}
+	for range 20 {
+		want := []string{"statefulset/a", "statefulset/b", "statefulset/c", "statefulset/d", "statefulset/e"}
+		if diff := cmp.Diff(want, s.Recording(after(1)).Budgets[0].Workloads); diff != "" {
+			t.Fatalf("(-want +got):\n%s", diff)
+		}
 	}
 }
 
@@ -245,6 +323,12 @@ func TestView(t *testing.T) {
 	s.counted(after(-8), "default")
 	s.budget(after(-8), pdb(2, 3), false)
 	s.recorded(after(.1), interruption.Replacing, replacement(provisioner.StateRequested))
+	begun := strings.Join(s.View(after(.2), 80, 23), "\n")
+	for _, want := range []string{"0.0 s  node  noticed: spot-interruption", "  2/2  "} {
+		if !strings.Contains(begun, want) {
+			t.Errorf("no %q in\n%s", want, begun)
+		}
+	}
 	s.show(after(.4), surged(s.new("web-1", "lost-1", true)))
 	s.node(after(19), fallback(), false)
 	s.recorded(after(20), interruption.Draining, replacement(provisioner.StateReady))

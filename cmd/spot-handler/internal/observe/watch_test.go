@@ -98,3 +98,19 @@ func TestWatch(t *testing.T) {
 		t.Errorf("unread (-want +got):\n%s", diff)
 	}
 }
+
+// Watches that never know what there is are waited for no longer than ctx.
+func TestWaitSynced(t *testing.T) {
+	known := make(chan struct{})
+	close(known)
+	w := &watcher{syncing: []<-chan struct{}{known}}
+	if !w.waitSynced(t.Context()) {
+		t.Error("all watches know what there is")
+	}
+	w.syncing = append(w.syncing, make(chan struct{}))
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if w.waitSynced(ctx) {
+		t.Error("one watch does not know what there is")
+	}
+}
