@@ -35,6 +35,7 @@ func TestConstraint(t *testing.T) {
 		"greater, preferred":          {list{on("Gt", "3")}, "7", "7", true},
 		"greater, preferred no number": {
 			list{on("Gt", "3")}, "many", "4", true},
+		"of two digits":    {list{on("Gt", "15")}, "", "16", true},
 		"at least":         {list{on("Gte", "3")}, "", "3", true},
 		"less":             {list{on("Lt", "3")}, "9", "0", true},
 		"less than zero":   {list{on("Lte", "-3")}, "", "-3", true},

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
@@ -306,4 +308,35 @@ func TestCapacity(t *testing.T) {
 	if got := CapacityOf(nil); got != plan.PendingCapacity {
 		t.Errorf("not asked for yet: %v", got)
 	}
+}
+
+// Without a provisioner nothing runs that would follow replacements; with one, its backends do. Both last until ctx ends.
+func TestRun(t *testing.T) {
+	for choice, want := range map[string]bool{None: false, Auto: true} {
+		synctest.Test(t, func(t *testing.T) {
+			ran := &running{}
+			p := New(Options{Choice: choice, Backends: []Backend{ran}, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop()})
+			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+			defer stop()
+			began := time.Now()
+			if err := p.Run(ctx); err != nil || time.Since(began) != time.Minute {
+				t.Errorf("choice %q: %v after %s, want it to last until ctx ends", choice, err, time.Since(began))
+			}
+			if ran.ran != want {
+				t.Errorf("choice %q: the backend has run: %t", choice, ran.ran)
+			}
+		})
+	}
+}
+
+// running is a backend that notes that it runs.
+type running struct {
+	fakeBackend
+	ran bool
+}
+
+func (r *running) Run(ctx context.Context) error {
+	r.ran = true
+	<-ctx.Done()
+	return nil
 }

@@ -113,6 +113,8 @@ func TestAxis(t *testing.T) {
 		{"moments", 1, 0, "0 s 2 s 4 s 6 s 8 s 10 s"},
 		{"a window days ahead", 300, 500000, "0 min 1 min 2 min 3 min 4 min 5 min"},
 		{"hours", 4 * 3600, 0, "0 min 60 min 120 min 180 min 240 min"},
+		{"half an hour", 25 * 60, 0, "0 min 5 min 10 min 15 min 20 min 25 min"},
+		{"an hour and a half", 90 * 60, 0, "0 min 20 min 40 min 60 min 80 min"},
 		{"more than the longest steps hold", 40 * 3600, 0, "0 min 360 min 720 min 1080 min 1440 min 1800 min 2160 min"},
 	} {
 		r := observe.Recording{To: after(tt.to), Nodes: []observe.Node{{Noticed: noticed}}}
@@ -147,5 +149,15 @@ func TestReadyPods(t *testing.T) {
 	}
 	if want := "4 of 4 pods were ready at first, 2 at the fewest, 2 at the end."; v.Track.Text != want || v.Needed != "5" {
 		t.Errorf("%s, %s needed; want %s, and 5", v.Track.Text, v.Needed, want)
+	}
+}
+
+// A workload of one pod fills the height of its track.
+func TestHeightOfOnePod(t *testing.T) {
+	r := one()
+	r.Workloads[0].Samples = []observe.Sample{{At: after(0), Ready: 1, Desired: 1}}
+	view := axisOf(r).workload(r, r.Workloads[0], WorkloadScore{})
+	if got := view.Track.Bars[0].Height; got != "22.00" {
+		t.Errorf("a bar as high as %s, want 22 of 24", got)
 	}
 }

@@ -154,3 +154,33 @@ Times are seconds since the first notice.`
 		t.Errorf("%q", got)
 	}
 }
+
+// What went badly stands out, and pods that came late are no misses.
+func TestLinesOfABadOutcome(t *testing.T) {
+	colours := func(r Report) (bad, good int) {
+		text := strings.Join(r.Lines(200), "\n")
+		return strings.Count(text, "[31m"), strings.Count(text, "[32m") // red and green
+	}
+	if bad, good := colours(Of(one(), nil)); bad != 0 || good != 2 {
+		t.Errorf("%d cells are bad and %d good, want the node's and the workload's to be good", bad, good)
+	}
+	for name, change := range map[string]func(*observe.Recording){
+		"a pod cut short":  func(r *observe.Recording) { r.Nodes[0].Pods[0].Outcome = plan.Truncated },
+		"a pod forced":     func(r *observe.Recording) { r.Nodes[0].Pods[0].Outcome = plan.Forced },
+		"a pod left":       func(r *observe.Recording) { r.Nodes[0].Pods[0].Outcome = plan.Left },
+		"a pod under way":  func(r *observe.Recording) { r.Nodes[0].Pods[0].Outcome = "" },
+		"one left, two ok": func(r *observe.Recording) { r.Nodes[0].Pods[2].Outcome = plan.Left },
+		"a pod missing":    func(r *observe.Recording) { r.Workloads[0].Missing = 1 },
+	} {
+		rec := one()
+		change(&rec)
+		if bad, good := colours(Of(rec, nil)); bad != 1 || good != 1 {
+			t.Errorf("%s: %d cells are bad and %d good, want one of each", name, bad, good)
+		}
+	}
+	f := forecastOf()
+	f.Pods = f.Pods[1:]
+	if text := strings.Join(Of(one(), f).Lines(0), "\n"); !strings.Contains(text, "1 of 2 pods ended as forecast. 1 more came to the nodes later.") {
+		t.Error(text)
+	}
+}
