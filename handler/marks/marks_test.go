@@ -73,6 +73,9 @@ func TestUndoRestores(t *testing.T) {
 				rest = &waits
 			}
 			after := apply(t, marked, Undo(marked, *set.Record, rest, now))
+			if past, has := after.Annotations[interruption.PastAnnotation]; has && past == "[]" {
+				t.Fatalf("%s: a memory of nothing", n.Kind)
+			}
 			if text, has := after.Annotations[interruption.Annotation]; has != left || left && text != rest.String() {
 				t.Fatalf("%s: record %q after it was undone, want one: %v", n.Kind, text, left)
 			}
@@ -198,5 +201,29 @@ func TestPatchHasNothingElse(t *testing.T) {
 	}
 	if !slices.Contains(set.Record.Ours, interruption.OursCordon) {
 		t.Errorf("ours %q, want the cordon among it", set.Record.Ours)
+	}
+}
+
+// How an instance that comes back is told from the one before is noted when it is first marked, and not changed then.
+func TestBootOfAnInstanceThatComesBack(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a", ResourceVersion: "1"}}
+	for name, tt := range map[string]struct {
+		notice interruption.Notice
+		known  string
+		want   string
+	}{
+		"a reboot":             {interruption.Notice{Kind: interruption.ScheduledEvent, Action: interruption.ActionReboot}, "", "boot-2"},
+		"a reboot, once more":  {interruption.Notice{Kind: interruption.ScheduledEvent, Action: interruption.ActionReboot}, "boot-1", "boot-1"},
+		"a spot interruption":  {interruption.Notice{Kind: interruption.SpotInterruption}, "", ""},
+		"a planned retirement": {interruption.Notice{Kind: interruption.ScheduledEvent, Action: interruption.ActionRetirement}, "", ""},
+	} {
+		tt.notice.EventID, tt.notice.InstanceID, tt.notice.Noticed, tt.notice.Received = "e", "i", now, now
+		rec := interruption.NewRecord(tt.notice)
+		rec.Boot = tt.known
+		node.Status.NodeInfo.BootID = "boot-2"
+		if got := Set(node, rec).Record.Boot; got != tt.want {
+			t.Errorf("%s: boot id %q, want %q", name, got, tt.want)
+		}
 	}
 }

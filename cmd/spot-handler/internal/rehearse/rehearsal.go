@@ -148,7 +148,7 @@ func (r *Rehearsal) change(
 	ctx context.Context, name string, make func(*corev1.Node) (p marks.Patch, wanted bool, err error),
 ) (changed *corev1.Node, err error) {
 	overtaken := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsInvalid(err) } // somebody else was there first
-	err = retry.OnError(retry.DefaultRetry, overtaken, func() error {
+	attempt := func() error {
 		node, err := r.nodes.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return fmt.Errorf("read node %s: %w", name, err)
@@ -162,7 +162,9 @@ func (r *Rehearsal) change(
 			return fmt.Errorf("mark node %s: %w", name, err)
 		}
 		return nil
-	})
+	}
+	// OnError itself returns nil if ctx has ended.
+	_ = retry.OnError(retry.DefaultRetry, overtaken, func() error { err = attempt(); return err })
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}

@@ -321,6 +321,76 @@ func TestOnlyTheRehearsalIsCancelled(t *testing.T) {
 	}
 }
 
+// A node whose rehearsal is over, or being undone, or not this one, is returned as it is: there is nothing to cancel.
+func TestNothingToCancel(t *testing.T) {
+	for name, change := range map[string]func(r *Rehearsal, n *corev1.Node, rec interruption.Record){
+		"released": func(_ *Rehearsal, n *corev1.Node, rec interruption.Record) {
+			write(n, ended(rec, interruption.Released))
+		},
+		"cancelled": func(_ *Rehearsal, n *corev1.Node, rec interruption.Record) {
+			write(n, rec)
+			n.Annotations[interruption.CancelAnnotation] = "true"
+		},
+		"another rehearsal's": func(_ *Rehearsal, n *corev1.Node, rec interruption.Record) { rec.Event = "another"; write(n, rec) },
+	} {
+		c := newCluster("a")
+		r := rehearsalOf(c, nil)
+		node, err := r.begin(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec, _ := r.record(node)
+		n := node.DeepCopy()
+		change(r, n, rec)
+		c.put(n)
+		after, err := r.cancel(t.Context(), "a")
+		if err != nil || after == nil || after.ResourceVersion != n.ResourceVersion {
+			t.Errorf("%s: %v, %+v; want the node as it is", name, err, after)
+		}
+	}
+}
+
+// The rehearsal is cancelled while its record is being written, and nobody knows whether that has succeeded: it has, so
+// it is undone.
+func TestCancelledWhileItBegins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster("a")
+		defer c.watcher.Stop()
+		c.daemon = func(node *corev1.Node, _ interruption.Record) {
+			if node.Annotations[interruption.CancelAnnotation] == "true" {
+				c.later(time.Second, node.Name, undone)
+			}
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		r := rehearsalOf(c, nil)
+		r.nodes = &unanswered{cluster: c, then: stop}
+		began := time.Now()
+		if err := r.Run(ctx, []string{"a"}, nobody); !errors.Is(err, ErrCancelled) || strings.Contains(err.Error(), "node") {
+			t.Errorf("%v, want it cancelled and no more to say", err)
+		}
+		if len(c.began) != 1 || time.Since(began) > 5*time.Second {
+			t.Errorf("%d nodes begun, over after %s", len(c.began), time.Since(began))
+		}
+		c.wantUnmarked(t)
+	})
+}
+
+// unanswered is a cluster that carries out the first write, and whose answer is lost.
+type unanswered struct {
+	*cluster
+	then func()
+}
+
+func (u *unanswered) Patch(ctx context.Context, name string, kind types.PatchType, data []byte, o metav1.PatchOptions, sub ...string) (*corev1.Node, error) {
+	node, err := u.cluster.Patch(ctx, name, kind, data, o, sub...)
+	if then := u.then; then != nil {
+		u.then = nil
+		then()
+		return nil, context.Canceled
+	}
+	return node, err
+}
+
 func TestAgainst(t *testing.T) {
 	c := newCluster("a")
 	for want, change := range map[string]func(*corev1.Node){
