@@ -51,6 +51,28 @@ func TestNews(t *testing.T) {
 	}
 }
 
+// A pod that has no address yet cannot be called, and is notified when it has one; files need none.
+func TestPodWithoutAddress(t *testing.T) {
+	notifier, _ := newNotifier(t, func(o *Options) { o.Answered = func(string, types.UID, plan.When) {} })
+	for name, tt := range map[string]struct {
+		notice, address string
+		noted           bool
+	}{
+		"a call, no address": {"80", "", false}, "a call": {"80", "10.0.0.1", true},
+		"files, no address": {plan.NoticeFiles, "", true}, "files": {plan.NoticeFiles, "10.0.0.1", true},
+	} {
+		pod := podOf(strings.ReplaceAll(name, " ", "-"), plan.NoticeAnnotation, tt.notice)
+		pod.Status.PodIP = tt.address
+		d := asks(pod, time.Time{})
+		d.Notice = tt.notice
+		notifier.Notify(t.Context(), interrupted(time.Time{}), []plan.Decision{d})
+		if again := notifier.news(interrupted(time.Time{}), d) == ""; again != tt.noted {
+			t.Errorf("%s: taken for notified: %t", name, again)
+		}
+	}
+	notifier.Wait()
+}
+
 // A pod is notified, answers, carries the annotations, and is notified when it was all for nothing; a pod
 // that did not ask, or that is gone, is not. A new process that has notified nobody goes by the
 // annotations.

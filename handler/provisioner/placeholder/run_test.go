@@ -99,6 +99,39 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
+// Nothing happens when the time of placeholders is over, so their node is told to ask what has become of them; as long
+// as they have time, the sweep says nothing.
+func TestExpiredPlaceholdersAreAskedAbout(t *testing.T) {
+	for life, want := range map[time.Duration]bool{-10 * time.Second: true, time.Hour: false} {
+		bubble(t, func(t *testing.T) {
+			c := newCluster(t, spot(time.Minute), func(o *Options) {
+				known := o.Node
+				o.Node = func(name string) (*corev1.Node, bool) {
+					if name == "node-2" {
+						node, _ := known("node-1")
+						node = node.DeepCopy()
+						node.Name = name
+						return node, true
+					}
+					return known(name)
+				}
+			}, leftover("node-2", instance, life))
+			synctest.Wait()
+			told := func() int {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				return c.notified["node-2"]
+			}
+			before := told()
+			time.Sleep(12 * time.Second)
+			synctest.Wait()
+			if got := told() > before; got != want {
+				t.Errorf("placeholders that have %s left: their node is told %t", life, got)
+			}
+		})
+	}
+}
+
 // The first list is repeated until it has an answer, so that what an earlier process has left is
 // found, and that nobody asks for anything is no reason to wait longer.
 func TestFirstListFails(t *testing.T) {
