@@ -83,3 +83,88 @@ func TestEnds(t *testing.T) {
 		}
 	}
 }
+
+// An instance that comes back has returned with another boot id or, if it slept, by being Ready long enough after.
+func TestReturned(t *testing.T) {
+	reboot := Notice{Kind: ScheduledEvent, Action: ActionReboot, EventID: "e", Noticed: t0, Received: t0, Deadline: t0.Add(time.Hour)}
+	sleep := Notice{Kind: SpotInterruption, Action: ActionHibernate, EventID: "e", Noticed: t0, Received: t0, Deadline: t0}
+	spot := Notice{Kind: SpotInterruption, Action: ActionTerminate, EventID: "e", Noticed: t0, Received: t0, Deadline: t0.Add(time.Minute)}
+	for name, tt := range map[string]struct {
+		notice     Notice
+		was, boot  string
+		readyAfter time.Duration // 0: it is not Ready
+		want       bool
+	}{
+		"rebooted":                      {reboot, "boot-1", "boot-2", 0, true},
+		"not yet":                       {reboot, "boot-1", "boot-1", time.Hour, false},
+		"its first boot is not known":   {reboot, "", "boot-2", time.Hour, false},
+		"its boot is not known":         {reboot, "boot-1", "", time.Hour, false},
+		"woken up":                      {sleep, "boot-1", "boot-1", 2 * time.Hour, true},
+		"still Ready, about to sleep":   {sleep, "boot-1", "boot-1", time.Second, false},
+		"asleep":                        {sleep, "boot-1", "boot-1", 0, false},
+		"one that does not come back":   {spot, "boot-1", "boot-2", time.Hour, false},
+		"nor is Ready the next instant": {spot, "", "", 2 * time.Hour, false},
+	} {
+		rec := NewRecord(tt.notice)
+		rec.Boot = tt.was
+		var ready time.Time
+		if tt.readyAfter > 0 {
+			ready = t0.Add(tt.readyAfter)
+		}
+		if got := rec.Returned(tt.boot, ready); got != tt.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
+func TestDrainEndFrom(t *testing.T) {
+	rec := Record{Received: t0, Deadline: t0.Add(2 * time.Minute)}
+	for name, tt := range map[string]struct {
+		deadline, began, want time.Time
+	}{
+		"at once":              {rec.Deadline, t0, t0.Add(115 * time.Second)},
+		"begun late":           {rec.Deadline, t0.Add(time.Hour), t0.Add(time.Hour + 20*time.Second)},
+		"not known when":       {rec.Deadline, time.Time{}, t0.Add(115 * time.Second)},
+		"begun before, by far": {rec.Deadline, t0.Add(-time.Hour), t0.Add(115 * time.Second)},
+		"without a deadline":   {time.Time{}, t0, time.Time{}},
+		"without either":       {time.Time{}, time.Time{}, time.Time{}},
+	} {
+		rec.Deadline = tt.deadline
+		if got := rec.DrainEndFrom(tt.began); !got.Equal(tt.want) {
+			t.Errorf("%s: ends at %s, want %s", name, got, tt.want)
+		}
+	}
+}
+
+// A state of an instance whose drain is over is no news, unless it says what nobody knew.
+func TestEndsAsExpected(t *testing.T) {
+	record := func(phase Phase, action string) Record {
+		r := NewRecord(Notice{Kind: SpotInterruption, Action: action, EventID: "e", Noticed: t0, Received: t0, Deadline: t0.Add(time.Minute)})
+		r.Phase = phase
+		return r
+	}
+	state := func(r Record, action string) Record {
+		r, _ = r.Merge(Notice{Kind: StateChange, Action: action, EventID: action, Noticed: t0.Add(time.Minute), Received: t0.Add(time.Minute)})
+		return r
+	}
+	for name, tt := range map[string]struct {
+		phase    Phase
+		announce string
+		state    string
+		deleting bool
+		want     bool
+	}{
+		"under way":                           {Draining, ActionTerminate, ActionShuttingDown, false, false},
+		"under way, and being deleted":        {Draining, ActionTerminate, ActionShuttingDown, true, false},
+		"over":                                {Released, ActionTerminate, ActionShuttingDown, false, true},
+		"over, and gone for good":             {Released, ActionTerminate, ActionTerminated, false, false},
+		"over, gone, and being deleted":       {Released, ActionTerminate, ActionTerminated, true, true},
+		"a stop that ends in shutting down":   {Released, ActionStop, ActionShuttingDown, false, false},
+		"a stop that goes on as it was meant": {Released, ActionStop, ActionStopping, false, true},
+	} {
+		old := record(tt.phase, tt.announce)
+		if got := (Case{Node: Node{Deleting: tt.deleting}}).endsAsExpected(old, state(old, tt.state)); got != tt.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}

@@ -247,6 +247,24 @@ func TestEventsTakeNoForAnAnswer(t *testing.T) {
 	}
 }
 
+// An Event whose write hangs is tried again after 10 s; the process ends no earlier than its writes.
+func TestEventThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var tries []time.Duration
+		began := time.Now()
+		events := runEvents(t, &rest.Config{Host: "http://api", Transport: answers(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			tries = append(tries, time.Since(began))
+			return nil, r.Context().Err()
+		})})
+		events.Notify(Canceled(interrupted("node-1")))
+		time.Sleep(11 * time.Second)
+		if len(tries) != 1 || tries[0] != 10*time.Second {
+			t.Errorf("given up after %s, want 10 s", tries)
+		}
+	})
+}
+
 // Nobody waits for Events: those that are too many are dropped.
 func TestEventsNeverBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

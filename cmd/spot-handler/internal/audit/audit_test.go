@@ -222,6 +222,23 @@ func fixes(s Snapshot, id string) map[string]string {
 
 // A budget goes on to select by all that is no hash. One that would select nothing else is deleted:
 // it would cover the whole namespace.
+func TestFixOfSpread(t *testing.T) {
+	s := Snapshot{
+		Nodes: nodesWith(2, nil), Replicas: map[Owned]int{{"shop", "deployment/web"}: 2}, Grace: 100 * time.Second,
+		Pods: of("deployment/web", 2, func(p *Pod) {
+			p.Surges = false
+			p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+				TopologyKey: corev1.LabelHostname, MaxSkew: 1, WhenUnsatisfiable: corev1.DoNotSchedule,
+				LabelSelector: &metav1.LabelSelector{MatchLabels: p.Labels},
+			}}
+		}),
+	}
+	want := `kubectl -n shop patch deployment web -p '{"spec":{"template":{"spec":{"topologySpreadConstraints":[{"topologyKey":"kubernetes.io/hostname","nodeTaintsPolicy":"Honor"}]}}}}'`
+	if got := fixes(s, "SH111")["deployment/web"]; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
 func TestFixOfBudgetByHash(t *testing.T) {
 	hashed := func(p *Pod) { p.Labels[hashLabel], p.Labels[plan.SurgedLabel] = "5d9f", "x" }
 	expression := func(key, value string) metav1.LabelSelectorRequirement {

@@ -99,3 +99,27 @@ func TestReadOthers(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+// A policy holds an account if it names it and is bound.
+func TestReadPolicies(t *testing.T) {
+	policy := func(name, account string) string {
+		return `{"metadata":{"name":"` + name + `"},"spec":{"matchConditions":[{"expression":"request.userInfo.username == 'system:serviceaccount:ops:` + account + `'"}]}}`
+	}
+	const group = "/apis/admissionregistration.k8s.io/v1/"
+	lists := listing(t, map[string]string{
+		group + "validatingadmissionpolicies ":       "[" + policy("bound", "held") + "," + policy("unbound", "free") + "]",
+		group + "validatingadmissionpolicybindings ": `[{"metadata":{"name":"b"},"spec":{"policyName":"bound"}}]`,
+	})
+	s := Snapshot{}
+	for _, account := range []string{"held", "free", "other"} {
+		s.Daemons = append(s.Daemons, Daemon{Owned: Owned{"ops", "deployment/x"}, Account: account})
+	}
+	if err := (Reader{Lists: lists}).policies(t.Context(), &s); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []bool{false, true, true} {
+		if d := s.Daemons[i]; d.Unheld != want {
+			t.Errorf("account %s: not held %t, want %t", d.Account, d.Unheld, want)
+		}
+	}
+}

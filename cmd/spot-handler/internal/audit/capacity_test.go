@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner/karpenter"
@@ -140,7 +141,10 @@ func TestChecksOfCapacity(t *testing.T) {
 }
 
 func TestChecksOfCoverage(t *testing.T) {
-	nodes := offered(map[string]int{"m5/a": 2})
+	nodes, ignored := offered(map[string]int{"m5/a": 2}), offered(map[string]int{"m5/a": 2})
+	for _, n := range ignored {
+		n.Labels[interruption.IgnoreLabel] = "true"
+	}
 	marker := func(node string) Daemon {
 		return Daemon{Owned: Owned{"ops", "daemonset/imds"}, Account: "imds", Node: node, Ready: true, Nodes: labels.Everything()}
 	}
@@ -164,7 +168,8 @@ func TestChecksOfCoverage(t *testing.T) {
 		"by each":   {Snapshot{Daemons: []Daemon{marker("m5-a-0"), marker("m5-a-1"), drainer}}, nil},
 		"nobody": {Snapshot{Daemons: []Daemon{}},
 			[]string{"SH301 nodes 4 2 spot nodes, such as m5-a-0, are watched by no pod of spot-handler: helm upgrade --install spot-handler deploy/chart --namespace spot-handler --create-namespace --set image.repository=REGISTRY/spot-handler"}},
-		"another handler": {Snapshot{Daemons: []Daemon{}, Others: []Other{{Owned: Owned{"", "daemonset/other"}}}}, nil},
+		"nobody, of nodes to be ignored": {Snapshot{Daemons: []Daemon{}, Nodes: ignored}, nil},
+		"another handler":                {Snapshot{Daemons: []Daemon{}, Others: []Other{{Owned: Owned{"", "daemonset/other"}}}}, nil},
 		"one is left out": {Snapshot{Daemons: []Daemon{marker("m5-a-1"), drainer}},
 			[]string{"SH301 daemonset/imds 2 the spot node m5-a-0 is watched by no pod of spot-handler: in the manifest of daemonset/imds: node affinity to these nodes too"}},
 		"one is left out by the chart": {Snapshot{Daemons: []Daemon{with(marker("m5-a-1"), func(d *Daemon) { d.Release = "r" }), drainer}},
@@ -210,7 +215,10 @@ func TestChecksOfCoverage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := tt.s
-			s.Nodes, s.Pods, s.Grace, s.MaxShare = nodes, on(of("deployment/web", 4, unchanged), "m5-a-0", "m5-a-1"), 100*time.Second, 100
+			if s.Nodes == nil {
+				s.Nodes = nodes
+			}
+			s.Pods, s.Grace, s.MaxShare = on(of("deployment/web", 4, unchanged), "m5-a-0", "m5-a-1"), 100*time.Second, 100
 			s.Deployments = map[Owned]*Deployment{{"shop", "deployment/web"}: {Replicas: 4, MinReady: 5}}
 			var got []string
 			for _, f := range Of(s) {

@@ -324,7 +324,7 @@ func TestView(t *testing.T) {
 	s.budget(after(-8), pdb(2, 3), false)
 	s.recorded(after(.1), interruption.Replacing, replacement(provisioner.StateRequested))
 	begun := strings.Join(s.View(after(.2), 80, 23), "\n")
-	for _, want := range []string{"0.0 s  node  noticed: spot-interruption", "  2/2  "} {
+	for _, want := range []string{"0.0 s  node  noticed: spot-interruption", "0.1 s  node  cordoned", "  2/2  "} {
 		if !strings.Contains(begun, want) {
 			t.Errorf("no %q in\n%s", want, begun)
 		}
