@@ -41,7 +41,7 @@ func TestDaemonOfPod(t *testing.T) {
 		"dry run":           {pod("queue", "--dry-run"), true, true, false, false, nil, []audit.Permission{create, patch}},
 	} {
 		cfg, err := settingsOf(tt.pod)
-		d := daemonOf(tt.pod, "deployment/handler", cfg)
+		d := daemonOf(slimDaemon(tt.pod), "deployment/handler", cfg)
 		if err != nil || d.Fleet != tt.fleet || d.Queue != tt.queue || d.Drains != tt.drains || d.Ready != tt.acting {
 			t.Errorf("%s: %v, %+v", name, err, d)
 		}

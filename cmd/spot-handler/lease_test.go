@@ -109,6 +109,15 @@ func (s *slowLeases) Get(ctx context.Context, name string, o metav1.GetOptions) 
 	return s.leaseClient.Get(ctx, name, o)
 }
 
+func (s *slowLeases) Update(ctx context.Context, l *coordinationv1.Lease, o metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+	if s.hang > 0 {
+		if err := s.wait(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return s.leaseClient.Update(ctx, l, o)
+}
+
 func (s *slowLeases) Create(ctx context.Context, l *coordinationv1.Lease, o metav1.CreateOptions) (*coordinationv1.Lease, error) {
 	written, err := s.leaseClient.Create(ctx, l, o) // it is written, and the answer is late
 	if late := s.wait(ctx); late != nil {
@@ -184,6 +193,26 @@ func TestLeaseIsAcquiredAfterARequestThatHangs(t *testing.T) {
 		}
 		if took := time.Since(start); took > renewDeadline+2*retryPeriod {
 			t.Errorf("acquired after %s, want one lost attempt and a retry", took)
+		}
+	})
+}
+
+// Likewise of the leader: a renewal that hangs leaves time for another, so the lease is kept.
+func TestLeaseIsKeptAfterARequestThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := &slowLeases{leaseClient: &fakeLeases{}}
+		l := newTestLease(slow, "a")
+		if err := l.acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		slow.hang = 1
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		if err := l.keep(ctx); err != nil {
+			t.Error(err)
+		}
+		if slow.hang != 0 {
+			t.Error("no renewal has hung")
 		}
 	})
 }
