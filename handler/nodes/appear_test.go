@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"spot-handler/handler/interruption"
@@ -103,6 +105,58 @@ func TestInstancesThatAppear(t *testing.T) {
 			t.Errorf("gone %v, want %v", gone, want)
 		}
 		mu.Unlock()
+		cancel()
+		<-done
+	})
+}
+
+// A Node is reported as long as it has a record, and once more when that is gone. What happens to the others is no news.
+func TestChangesOfInterruptedNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watched{watch.NewFake()}
+		x := New(w, "", zerolog.Nop())
+		var mu sync.Mutex
+		var changed []string
+		x.OnChange(func(name string) {
+			mu.Lock()
+			defer mu.Unlock()
+			changed = append(changed, name)
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- x.Run(ctx) }()
+		synctest.Wait()
+		version := 1
+		node := func(name string, interrupted bool) *corev1.Node {
+			version++
+			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: strconv.Itoa(version)}}
+			if interrupted {
+				rec := interruption.NewRecord(interruption.Notice{Kind: interruption.SpotInterruption, EventID: "e"})
+				n.Annotations = map[string]string{interruption.Annotation: rec.String()}
+			}
+			return n
+		}
+		for _, step := range []struct {
+			do   func(object runtime.Object)
+			node *corev1.Node
+			want bool
+		}{
+			{w.changes.Add, node("a", false), false},
+			{w.changes.Modify, node("a", true), true},
+			{w.changes.Modify, node("a", false), true},
+			{w.changes.Delete, node("a", false), false},
+			{w.changes.Add, node("b", true), true},
+			{w.changes.Delete, node("b", true), true},
+		} {
+			changed = nil
+			step.do(step.node)
+			synctest.Wait()
+			mu.Lock()
+			if got := len(changed) > 0; got != step.want {
+				t.Errorf("version %s of %s: reported %t", step.node.ResourceVersion, step.node.Name, got)
+			}
+			mu.Unlock()
+		}
 		cancel()
 		<-done
 	})
