@@ -63,10 +63,10 @@ type Options struct {
 	// changed. It is called from one goroutine, often, and must not block or call the Drainer.
 	Notify func(node string)
 
-	// Drained says whether the node's pods are being moved, or it is about to end: then surged pods stay
-	// where they are. Nil: nobody looks for those that nobody drains.
+	// Drained reports whether the node's pods are being moved, or the node is about to end: its surged pods stay
+	// as they are then. If it is nil, nobody looks for surged pods that nobody drains.
 	Drained func(node string) bool
-	// Node is the only one that is looked after, in a process for one node; otherwise empty.
+	// Node is the only one of the process, in imds mode; otherwise empty.
 	Node string
 
 	Events Events
@@ -203,14 +203,14 @@ func (d *Drainer) goingOn(ctx context.Context, node string) context.Context {
 	return of.ctx
 }
 
-// Set says what is wanted of a node's pods from now on. It returns at once. Its first call for a node begins the
-// watch of its pods, which lives until the node is removed.
+// Set says what is wanted of a node's pods from now on. It returns at once. The first call for a node starts the
+// watch of its pods, which lasts until the node is removed.
 func (d *Drainer) Set(node string, want plan.Wanted) {
 	d.inbox.put(func(now time.Time) { d.fleet.Apply(now, plan.Set{Node: node, Wanted: want}) })
 }
 
-// Status is how far that has come, with all that was set and seen before; false until the node's pods, and what
-// has to be known of their Deployments, are known. Ask again when Notify says so.
+// Status says how far that has come, given all that was set and seen before. It returns false until the node's
+// pods, and what matters of their Deployments, are known. Ask again when Notify says so.
 func (d *Drainer) Status(ctx context.Context, node string) (status plan.Status, known bool) {
 	d.inbox.ask(ctx, func(now time.Time) { status, known = d.fleet.Status(now, node) })
 	return status, known

@@ -3,6 +3,7 @@ package handler
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -142,6 +143,29 @@ func TestDrainingIsLoggedOnce(t *testing.T) {
 			if n := strings.Count(log.String(), `"draining"`); n != now.lines {
 				t.Errorf("logged %d times with the replacement %s, want %d: %s", n, now.state, now.lines, &log)
 			}
+		}
+	})
+}
+
+// While a replacement cannot be requested, pods wait for it: at no moment does the drain go on without one.
+func TestFailedRequestIsWaitedFor(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		var capacities []plan.Capacity
+		d := h.opts.Drainer.(*fakeDrainer)
+		drainFunc := d.DrainFunc
+		d.DrainFunc = func(node string, in plan.NodeState) (plan.Status, bool) {
+			capacities = append(capacities, in.Capacity)
+			return drainFunc(node, in)
+		}
+		s.state = "" // the request fails
+		accept(t, h, notice(interruption.SpotInterruption))
+		for range 3 {
+			if _, err := step(t, h); err == nil {
+				t.Fatal("the request has not failed")
+			}
+		}
+		if want := slices.Repeat([]plan.Capacity{plan.PendingCapacity}, 3); !slices.Equal(capacities, want) {
+			t.Errorf("drained with capacity %v, want it pending each time, and one plan a visit", capacities)
 		}
 	})
 }

@@ -54,7 +54,8 @@ type Nodes interface {
 	Mark(ctx context.Context, name string, pt types.PatchType, data []byte) error
 }
 
-// Drainer moves the pods off a node. No method waits for a pod.
+// Drainer moves the pods off a node, as it is told by Set until Remove. No method waits for a pod. The drainer
+// enqueues a node when its Status may have changed.
 type Drainer interface {
 	Run(ctx context.Context) error
 	Set(node string, want plan.Wanted)
@@ -81,8 +82,8 @@ type Options struct {
 	Events      notify.Notifier
 	Workloads   *workloads.Notifier
 	Offerings   *offerings.Memory
-	// PodLeft notifies people of a pod that is still on its node when that ends. It must not block. The reason is
-	// why it was not evicted, or empty.
+	// PodLeft notifies people of a pod that is still on its node when the node ends. It must not block. The reason
+	// says why the pod was not evicted, or is empty.
 	PodLeft func(node string, pod *corev1.Pod, reason string)
 
 	// Node is the only Node that the process cares for, in imds mode; otherwise empty.

@@ -38,8 +38,8 @@ type known struct {
 
 	// Of the drain.
 	begun      bool                 // this process has looked after it
-	draining   bool                 // it has the node drained
-	capacity   plan.Capacity        // with that to wait for
+	draining   bool                 // the drainer was told to drain it
+	capacity   plan.Capacity        // and with which capacity to wait for
 	event      string               // of the interruption that it was looked after for
 	started    time.Time            // when, if nobody had before and the node was Ready
 	cancelling bool                 // it was cancelled, or is about to be

@@ -153,12 +153,13 @@ type Status struct {
 	Done bool
 	// Next is when the plan changes by the clock alone; zero if it does not.
 	Next time.Time
-	// Pods is what would have become of every pod, each counted once, if the node ended now: those that are still
-	// on it and were not sent away are left, and those that are terminating had less than their grace period.
+	// Pods counts what would have become of every pod if the node ended now: those that are still on it and were
+	// not sent away are left, and those that are terminating had less than their grace period.
 	Pods interruption.Pods
 	// Left are those that would be left.
 	Left []Left
-	// Canceled: nothing is under way any more after [Cancel]. Nothing but Pods and Left is said besides.
+	// Canceled is set once nothing is under way any more after [Cancel]. Of the fields above, only Pods and Left
+	// are set then.
 	Canceled *Canceled
 }
 
@@ -232,11 +233,11 @@ type Wanted struct {
 type Goal int
 
 const (
-	// Look: they are watched and planned for. None is moved for it, and none that leaves already is stopped.
+	// Look: they are watched and planned for. None is moved, and none that is already leaving is stopped.
 	Look Goal = iota
 	// Drain: they leave as planned.
 	Drain
-	// Cancel: nothing more is begun, and surged pods go back into their ReplicaSets. It stays so until the node is
+	// Cancel: nothing more is begun, and surged pods go back into their ReplicaSets. That stands until the node is
 	// removed.
 	Cancel
 )
@@ -293,8 +294,8 @@ func (f *Fleet) cancel(n *node) {
 	f.putBack(n)
 }
 
-// putBack has the surged pods of a cancelled node go back into their ReplicaSets, once nothing is under way. They
-// are looked up: the watch might not have shown yet which were surged a moment ago.
+// putBack has the surged pods of a cancelled node go back into their ReplicaSets once nothing is under way. The
+// API server is asked which they are: the watch might not have shown yet which were surged a moment ago.
 func (f *Fleet) putBack(n *node) {
 	if n.canceled && n.listed && n.underWay == 0 && !n.returning && !n.returned {
 		f.returns.sooner(n, f.now)

@@ -3,12 +3,12 @@
 //
 //	go run ./e2e/sim/mutants [-seed N] [-draw N] [-more DIRS] [-rounds N] [-timeout DURATION] DIR...
 //
-// For each DIR it draws that many mutants. The package's own tests run first, on a mutant that
-// survives those of -more, and then -rounds of the simulator. It prints what
-// each mutant changed and which of them noticed, and in the end a line for each DIR.
+// For each DIR it draws that many mutants. The package's own tests run first; on what survives them, those of
+// -more; and then so many rounds of the simulator. It prints what each mutant changed and which of these noticed
+// it, and at the end a line for each DIR.
 //
-// The checkout stays as it is: the mutants are overlays of the compiler. A mutant that doesn't compile is
-// drawn again. One whose tests don't end in time, or want more than 6 GiB of addresses, is noticed.
+// The checkout stays as it is: mutants are overlays for the compiler. One that doesn't compile is drawn again. One
+// whose tests don't end in time, or need more than 6 GiB of address space, counts as noticed.
 package main
 
 import (
@@ -31,7 +31,7 @@ func main() {
 	seed := flag.Uint64("seed", uint64(time.Now().Unix()), "`number` that the mutants are drawn from")
 	draw := flag.Int("draw", 14, "`number` of mutants for each directory")
 	more := flag.String("more", "", "`directories`, separated by commas, whose tests run on what survives")
-	rounds := flag.Int("rounds", 0, "`number` of the simulator's rounds for what survives these, too")
+	rounds := flag.Int("rounds", 0, "`number` of rounds of the simulator to play on what survives those, too")
 	timeout := flag.Duration("timeout", 4*time.Minute, "`time` that the tests of one directory may take")
 	flag.Parse()
 	if flag.NArg() == 0 {
