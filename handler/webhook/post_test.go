@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -154,5 +155,27 @@ func TestWhichAnswersAreTriedAgain(t *testing.T) {
 	}
 	if got := retryAfter(now.Add(-time.Second).Format(http.TimeFormat), now); got != 0 {
 		t.Errorf("a date that is past: a pause of %v", got)
+	}
+}
+
+// The proxy that was given is used, and that of the environment only without one.
+func TestProxy(t *testing.T) {
+	request := httptest.NewRequest(http.MethodPost, "https://hooks.example.com/", nil)
+	given := &url.URL{Scheme: "http", Host: "proxy:3128"}
+	got, err := newClient(given).Transport.(*http.Transport).Proxy(request)
+	if err != nil || got == nil || got.Host != given.Host {
+		t.Errorf("%v, %v; want %s", got, err, given)
+	}
+	if got, err := newClient(nil).Transport.(*http.Transport).Proxy(request); err != nil || got != nil && got.Host == given.Host {
+		t.Errorf("%v, %v; want no proxy of ours", got, err)
+	}
+}
+
+// What cannot be read is named once, with its cause.
+func TestFileThatIsMissing(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "headers")
+	_, err := Endpoint{HeadersFile: file}.Header()
+	if want := "read headers: " + file + ": no such file or directory"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
 }
