@@ -326,3 +326,47 @@ func TestPages(t *testing.T) {
 		t.Errorf("error %v, want the list's", err)
 	}
 }
+
+// Whoever wants to know is told that the API server allows nothing or knows no such resource; other answers are the
+// watch's own affair.
+func TestRefused(t *testing.T) {
+	of := func(code int32, reason metav1.StatusReason) error {
+		return &apierrors.StatusError{ErrStatus: metav1.Status{Code: code, Reason: reason}}
+	}
+	for name, tt := range map[string]struct {
+		answer error
+		want   bool
+	}{
+		"forbidden": {of(403, metav1.StatusReasonForbidden), true},
+		"unknown":   {of(404, metav1.StatusReasonNotFound), true},
+		"invalid":   {of(422, metav1.StatusReasonInvalid), false},
+		"allowed":   {nil, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var told []error
+			for _, asks := range []bool{true, false} {
+				options := Options[*corev1.Node, *corev1.Node]{
+					Source: unstreamed{&cache.ListWatch{
+						ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+							return &corev1.NodeList{}, tt.answer
+						},
+						WatchFuncWithContext: func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
+							<-ctx.Done()
+							return nil, ctx.Err()
+						},
+					}},
+					Keep: whole[*corev1.Node], Changed: func(_, _ *corev1.Node) {}, Logger: zerolog.Nop(),
+				}
+				if asks {
+					options.Refused = func(err error) { told = append(told, err) }
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				New(options).Run(ctx)
+				cancel()
+			}
+			if got := len(told) > 0; got != tt.want || got && !errors.Is(told[0], tt.answer) {
+				t.Errorf("%s: told %v", name, told)
+			}
+		})
+	}
+}
