@@ -376,3 +376,20 @@ func TestNobodyWaitsForALook(t *testing.T) {
 		}
 	})
 }
+
+// Pods that fit together are found to fit, whichever is asked about first.
+func TestLargestFirst(t *testing.T) {
+	for _, sizes := range [][]string{{"2", "2", "4"}, {"1", "1", "3", "3"}, {"1", "3", "1", "3"}} {
+		c := &cluster{nodes: []corev1.Node{aNode("n"), aNode("m"), *doomed("gone")}}
+		var pods []*corev1.Pod
+		for i, size := range sizes {
+			c.pods = append(c.pods, aPod(fmt.Sprint("p-", i), "gone", size))
+		}
+		for i := range c.pods {
+			pods = append(pods, &c.pods[i])
+		}
+		if fit, err := room(c).Fit(t.Context(), &c.nodes[2], pods); fit != there || err != nil {
+			t.Errorf("pods of %v: %+v, %v; want room on two nodes of 4", sizes, fit, err)
+		}
+	}
+}
