@@ -102,6 +102,24 @@ source: queue
 	}
 }
 
+// Past the eviction deadline, a pod whose eviction is refused is deleted where that was asked for; others are evicted.
+func TestRefusedPodPastItsDeadline(t *testing.T) {
+	long := func(p *corev1.Pod) {
+		p.Spec.TerminationGracePeriodSeconds = new(int64(110))
+		p.Annotations = map[string]string{plan.BlockedAnnotation: "delete"}
+	}
+	got := shown(sources{
+		node: node("node-1", "batch", as(interruption.Draining, &interruption.Pods{Total: 2}, nil)), surveyed: true,
+		situation: plan.Situation{Pods: []*corev1.Pod{pod(1, long), pod(2, long)}},
+		refusals:  []corev1.Event{refusal("shop", "shop", "web-1", "uid-1", "needs 2 healthy pods")},
+	})
+	for _, want := range []string{"web-1  delete", "web-2  evict"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in:\n%s", want, got)
+		}
+	}
+}
+
 // Pods that wait for their eviction deadline have to leave like any other, unless the node is only
 // at risk.
 func TestPodsThatLeaveLast(t *testing.T) {

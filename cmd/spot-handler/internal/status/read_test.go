@@ -82,6 +82,15 @@ func (s *served) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, text, http.StatusForbidden)
 		return
 	}
+	if r.URL.Query().Get("sendInitialEvents") != "" { // as of a server that is too old
+		http.Error(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422}`, http.StatusUnprocessableEntity)
+		return
+	}
+	if r.URL.Query().Get("watch") != "" { // nothing changes
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+		return
+	}
 	switch kind {
 	case "nodes":
 		list := corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}}
@@ -370,6 +379,19 @@ func TestWatchShowsAgain(t *testing.T) {
 	})
 	if err != nil || times != 2 {
 		t.Errorf("shown %d times: %v", times, err)
+	}
+	listed := func() int { return len(s.requests("/nodes")) }
+	before, lists := listed(), 0
+	ctx, cancel = context.WithCancel(t.Context())
+	defer cancel()
+	if err := r.List(ctx, func(List) error {
+		if lists++; lists == 2 {
+			before = listed() - before
+			cancel()
+		}
+		return nil
+	}); err != nil || lists != 2 || before > 4 { // whether it may, the first list, which is refused as a stream, and the watch
+		t.Errorf("shown %d times after %d requests for Nodes: %v", lists, before, err)
 	}
 	broken := errors.New("the pipe is broken")
 	if err := r.Node(t.Context(), "node-1", inForce, func(Node) error { return broken }); !errors.Is(err, broken) {

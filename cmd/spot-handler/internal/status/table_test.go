@@ -147,6 +147,45 @@ func TestTableOnATerminal(t *testing.T) {
 	}
 }
 
+// Warnings among a node's Events stand out.
+func TestWarningsStandOut(t *testing.T) {
+	lines := Node{Events: []Event{{Type: "Normal", Reason: "Cordoned"}, {Type: "Warning", Reason: "EvictionBlocked"}}}.eventLines(80)
+	if len(lines) != 4 || strings.Contains(lines[2], "\x1b[") || !strings.Contains(lines[3], "\x1b[") {
+		t.Errorf("%q", lines)
+	}
+}
+
+// What needs attention stands out, and what waits for its turn doesn't.
+func TestColours(t *testing.T) {
+	for want, all := range map[console.Colour][]Interruption{
+		console.Bad: {
+			{}, {Kind: "k", Phase: interruption.DeadlineReached, Over: true},
+			{Kind: "k", Over: true, Pods: Pods{Pods: interruption.Pods{Left: 1}}}, {Kind: "k", Over: true, Pods: Pods{Pods: interruption.Pods{Truncated: 1}}},
+		},
+		console.Good:    {{Kind: "k", Phase: interruption.Released, Over: true}},
+		"":              {{Kind: "k", Phase: interruption.Waiting}},
+		console.Notable: {{Kind: "k", Phase: interruption.Draining}},
+	} {
+		for _, i := range all {
+			if got := i.colour(); got != want {
+				t.Errorf("%+v: colour %q, want %q", i, got, want)
+			}
+		}
+	}
+}
+
+// What refused the eviction of a single pod is said.
+func TestResult(t *testing.T) {
+	for _, p := range []interruption.Pods{{Total: 1, Left: 1}, {Total: 1, Forced: 1}} {
+		if p.Refusal = "needs 2 healthy pods"; !strings.HasSuffix(result(p), ": needs 2 healthy pods") {
+			t.Errorf("%+v: %s", p, result(p))
+		}
+	}
+	if got := result(interruption.Pods{Total: 1, Graceful: 1, Refusal: "needs 2 healthy pods"}); got != "1 graceful" {
+		t.Errorf("of a pod that has left after all: %s", got)
+	}
+}
+
 func TestNothingIsInterrupted(t *testing.T) {
 	list := List{Interruptions: Of(noon, nil, nil)}
 	if got := list.Table(0); len(got) != 1 || !strings.HasPrefix(got[0], "No node is interrupted") {
