@@ -133,6 +133,20 @@ func TestPoolsAndZonesAreBounded(t *testing.T) {
 	}
 }
 
+// Nodes that name no pool are shown anyway, and take nobody's place.
+func TestNodesWithoutAPoolTakeNoPlace(t *testing.T) {
+	var nodes []activeNode
+	for i := range maxHomes {
+		nodes = append(nodes, activeNode{home: home{fmt.Sprint("pool-", i), "a"}}, activeNode{}, activeNode{})
+	}
+	shown := largestHomes(nodes)
+	for _, n := range nodes {
+		if !shown[n.home] {
+			t.Errorf("%v is not shown among %d", n.home, len(shown))
+		}
+	}
+}
+
 func TestActiveReadsWhatIsKnown(t *testing.T) {
 	node := testNode(func(n *corev1.Node) {
 		n.Labels = map[string]string{"eks.amazonaws.com/nodegroup": "workers", corev1.LabelTopologyZone: "eu-west-1a"}

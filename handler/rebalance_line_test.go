@@ -152,6 +152,25 @@ func TestRebalancesStandInLine(t *testing.T) {
 	})
 }
 
+// A node whose scheduled event is due is drained for that, and leaves the turn of its pool to the next.
+func TestDueNodeLeavesTheLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 5, func(o *setup) { o.rules.lead = 10 * time.Minute })
+		defer f.watcher.Stop()
+		for i := range 2 {
+			f.recommend(t, i)
+			time.Sleep(time.Millisecond)
+		}
+		accept(t, f.h, notice(interruption.ScheduledEvent, func(n *interruption.Notice) {
+			n.InstanceID, n.EventID, n.Deadline = fleetInstance(0, "a"), "scheduled", time.Now().Add(20*time.Minute)
+		}))
+		f.want(t, 1, 1, 0)
+		time.Sleep(11 * time.Minute)
+		f.h.Enqueue("a-00")
+		f.want(t, 0, 2, 0)
+	})
+}
+
 // A node whose record nobody can read any more has no place in line: in a pool of five no other
 // would ever have its turn.
 func TestUnreadableRecordLeavesTheLine(t *testing.T) {

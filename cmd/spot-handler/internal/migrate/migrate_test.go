@@ -183,6 +183,15 @@ func TestConvertTags(t *testing.T) {
 	}
 }
 
+// A variable from a ConfigMap stays one from it; one from the downward API is not needed.
+func TestConvertReferences(t *testing.T) {
+	values := migrated(t, "kind: Pod\nspec: {containers: [{env: [{name: DRY_RUN, valueFrom: {configMapKeyRef: {name: theirs, key: dry}}}, "+
+		"{name: LOG_LEVEL, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]}]}\n")
+	if !strings.Contains(values, "name: SPOT_HANDLER_DRY_RUN") || !strings.Contains(values, "key: dry") || strings.Contains(values, "fieldRef") {
+		t.Errorf("got:\n%s", values)
+	}
+}
+
 func TestConvertRefuses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		text string
