@@ -64,6 +64,10 @@ func TestParseRecordRefusesMoreThanWeWrite(t *testing.T) {
 	if _, err := ParseRecord(full.String()); err != nil {
 		t.Fatalf("as full as it can be: %v", err)
 	}
+	full.Hooks[0].Since = time.Time{} // as nothing says when it began, the record's own time counts
+	if _, err := ParseRecord(full.String()); err != nil {
+		t.Fatalf("a hook without its beginning: %v", err)
+	}
 	for name, more := range map[string]func(r *Record){
 		"a 9th hook":               func(r *Record) { r.Hooks = append(r.Hooks, hook) },
 		"a 9th announcement":       func(r *Record) { r.Announced = append(r.Announced, announced) },

@@ -51,6 +51,9 @@ func TestParseHeaders(t *testing.T) {
 			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
 		}
 	}
+	if _, err := parseHeaders("# a comment\n\nA: b\nsecret"); err == nil || !strings.Contains(err.Error(), "line 4") {
+		t.Errorf("%v, want the line named", err)
+	}
 	for _, text := range []string{"secret", "A b: secret", ": secret", "A: sec\x00ret", `{"A": 1}`, `{"A": "secret`, `{"A": "sec\nret"}`} {
 		if _, err := parseHeaders(text); err == nil || strings.Contains(err.Error(), "ret") {
 			t.Errorf("%q: error %v", text, err)

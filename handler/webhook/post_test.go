@@ -158,6 +158,19 @@ func TestWhichAnswersAreTriedAgain(t *testing.T) {
 	}
 }
 
+// Of an answer a word is quoted, and nothing that could be more than that.
+func TestWordOfAnswer(t *testing.T) {
+	target := &url.URL{Scheme: "https", Host: "hooks.example.com", Path: "/topsecret"}
+	long := strings.Repeat("a", 40)
+	for answer, want := range map[string]string{
+		" no_service\n": "no_service", long: long, long + "a": "", "topsecret": "", "two words": "", "No": "", "": "",
+	} {
+		if got := wordOf(answer, target); got != want {
+			t.Errorf("%q: %q, want %q", answer, got, want)
+		}
+	}
+}
+
 // The proxy that was given is used, and that of the environment only without one.
 func TestProxy(t *testing.T) {
 	request := httptest.NewRequest(http.MethodPost, "https://hooks.example.com/", nil)

@@ -210,6 +210,9 @@ func TestGivenUpAndDropped(t *testing.T) {
 		if w.count(resultDropped) != 7 {
 			t.Errorf("%d dropped, want 7", w.count(resultDropped))
 		}
+		if n := strings.Count(log.String(), "webhooks dropped"); n != 1 {
+			t.Errorf("said %d times, want once", n)
+		}
 		time.Sleep(giveUpAfter + time.Minute)
 		if w.count(resultExpired) != queued+senders {
 			t.Errorf("%d expired, want %d", w.count(resultExpired), queued+senders)

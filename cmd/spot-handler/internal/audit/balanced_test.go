@@ -1,16 +1,22 @@
 package audit
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
 	"spot-handler/cmd/spot-handler/internal/cluster"
+	"spot-handler/handler/offerings"
 )
 
 // listing reads from an API server that has these lists, by path and labels.
@@ -121,5 +127,25 @@ func TestReadPolicies(t *testing.T) {
 		if d := s.Daemons[i]; d.Unheld != want {
 			t.Errorf("account %s: not held %t, want %t", d.Account, d.Unheld, want)
 		}
+	}
+}
+
+// Where Karpenter is not used, what it would need is not read.
+func TestReadWithoutKarpenter(t *testing.T) {
+	asked := 0
+	r := Reader{
+		WithoutKarpenter: true, Lists: listing(t, nil),
+		Dynamic: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+			{Group: "karpenter.sh", Version: "v1", Resource: "nodepools"}:  "NodePoolList",
+			{Group: "karpenter.sh", Version: "v1", Resource: "nodeclaims"}: "NodeClaimList",
+		}),
+		Daemons:   func(context.Context) ([]Daemon, error) { return nil, nil },
+		Offerings: func(context.Context, []*corev1.Node) (*offerings.Memory, error) { asked++; return offerings.New(), nil },
+	}
+	if unread := r.Read(t.Context(), &Snapshot{}); len(unread) > 0 || asked > 0 {
+		t.Errorf("offerings are read %d times, unread %q", asked, unread)
+	}
+	if r.WithoutKarpenter = false; len(r.Read(t.Context(), &Snapshot{})) > 0 || asked != 1 {
+		t.Errorf("with Karpenter, offerings are read %d times", asked)
 	}
 }
