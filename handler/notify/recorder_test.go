@@ -325,6 +325,32 @@ func TestEventsOfOneNodeDelayNoOther(t *testing.T) {
 	})
 }
 
+// One Event on Nodes is written at a time, and four on pods: Events are less important than evictions.
+func TestEventsAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var onNodes, onPods atomic.Int64
+		events := runEvents(t, &rest.Config{Host: "http://api", Transport: answers(func(r *http.Request) (*http.Response, error) {
+			at := &onPods
+			if strings.Contains(r.URL.Path, "/default/") {
+				at = &onNodes
+			}
+			at.Add(1)
+			defer at.Add(-1)
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})})
+		for i := range 20 {
+			events.Notify(Canceled(interrupted(fmt.Sprint("node-", i))))
+			events.PodLeft("node-1", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprint("shop-", i), Name: "pod"}}, "")
+		}
+		time.Sleep(eventPatience + 5*time.Second) // however long it is a burst
+		synctest.Wait()
+		if onNodes.Load() != 1 || onPods.Load() != 4 {
+			t.Errorf("%d on Nodes and %d on pods at a time, want 1 and 4", onNodes.Load(), onPods.Load())
+		}
+	})
+}
+
 func noNode(string) (*corev1.Node, bool) { return nil, false }
 
 // interrupted is a Node with the record of a spot interruption.
