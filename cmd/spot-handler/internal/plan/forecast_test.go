@@ -52,6 +52,16 @@ func TestPods(t *testing.T) {
 			s.pods("StatefulSet", "db", "lost", 1)
 			s.budget("db", "db", 0)
 		}, []string{"db-0 left -..120 : PDB db; The disruption budget db needs 1 healthy pods and has 1 currently"}},
+		"a pod elsewhere that is late by 20 s is taken to be ready in 20 s": {func(s *scene) {
+			s.pods("StatefulSet", "db", "lost", 1)
+			s.pods("StatefulSet", "db", "other", 1, startsSince(30*time.Second))
+			s.budget("db", "db", 1)
+		}, []string{"db-0 graceful 20..25 : PDB db"}},
+		"and one that is late by 40 s is not": {func(s *scene) {
+			s.pods("StatefulSet", "db", "lost", 1)
+			s.pods("StatefulSet", "db", "other", 1, startsSince(50*time.Second))
+			s.budget("db", "db", 1)
+		}, []string{"db-0 left -..120 : PDB db; The disruption budget db needs 1 healthy pods and has 1 currently"}},
 		"and Karpenter deletes what is left": {func(s *scene) {
 			s.Lost[0].Deleted = true
 			s.pods("StatefulSet", "db", "lost", 1)

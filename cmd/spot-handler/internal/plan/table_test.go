@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -61,5 +62,42 @@ func TestReasons(t *testing.T) {
 	want := []string{"-", "named", "no place: default/a: too large; default/b", "named; no place: default/a"}
 	if diff := cmp.Diff(want, of); diff != "" {
 		t.Errorf("reasons of replacements (-want +got):\n%s", diff)
+	}
+}
+
+// What needs attention comes first, and of what ends alike, what leaves first.
+func TestWorstFirst(t *testing.T) {
+	pod := func(name string, of Outcome, leaves float64) Pod {
+		p := Pod{Name: name, Outcome: of}
+		if leaves > 0 {
+			p.Leaves = new(Seconds(leaves))
+		}
+		return p
+	}
+	want := []Pod{
+		pod("left", Left, 0), pod("forced", Forced, 9), pod("cut", Truncated, 90), pod("first", Graceful, 1), pod("second", Graceful, 2), pod("third", Graceful, 3), pod("stays", Stays, 0),
+	}
+	for i := range want { // whichever was first
+		got := worstFirst(slices.Concat(want[i:], want[:i]))
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("from %d on (-want +got):\n%s", i, diff)
+		}
+	}
+}
+
+// The API server's refusals are shown with the first object, and how many more there are.
+func TestAnswersInTable(t *testing.T) {
+	a := Answers{Tried: 5, As: []string{"mine", "the daemon"}}
+	if got := answers(a, 0); len(got) != 1 || !strings.HasSuffix(got[0], "it refuses nothing.") {
+		t.Errorf("%q", got)
+	}
+	a.Refused = []Refusal{
+		{Verb: "evict", Why: "needs 2", Budget: true, Objects: []string{"pods/default/a"}},
+		{Verb: "surge", Why: "denied", Objects: []string{"pods/default/b", "pods/default/c", "pods/default/d"}},
+	}
+	got := answers(a, 0)
+	if len(got) != 5 || got[0] != "Asked the API server 5 times, as mine and the daemon: it refuses 4." ||
+		got[3] != "evict    pods/default/a             now, by a PDB: needs 2" || got[4] != "surge    pods/default/b and 2 more  denied" {
+		t.Errorf("%q", got)
 	}
 }
