@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -71,6 +72,10 @@ func TestAlike(t *testing.T) {
 		}
 		if shared := &got.Spec.Containers[0] == &first.Spec.Containers[0]; shared != tt.shared {
 			t.Errorf("%s: shared: %t, want %t", name, shared, tt.shared)
+		}
+		sameLabels := reflect.ValueOf(got.Labels).Pointer() == reflect.ValueOf(first.Labels).Pointer()
+		if want := tt.pod.OwnerReferences[0].UID == "one"; sameLabels != want {
+			t.Errorf("%s: labels shared: %t, want %t", name, sameLabels, want)
 		}
 	}
 	if others.share(nil) != nil {

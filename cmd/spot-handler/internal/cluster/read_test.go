@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+
+	"spot-handler/drain/plan"
 )
 
 // apiOf answers with the list at each path, as the request wants it. Other paths are forbidden. asked has
@@ -127,8 +130,10 @@ func shop() map[string]runtime.Object {
 		"/apis/apps/v1/replicasets": &appsv1.ReplicaSetList{Items: []appsv1.ReplicaSet{
 			{ObjectMeta: named("bare"), Spec: appsv1.ReplicaSetSpec{Replicas: new(int32(4))}},
 		}},
-		"/apis/apps/v1/daemonsets": &appsv1.DaemonSetList{},
-		"/api/v1/resourcequotas":   &corev1.ResourceQuotaList{},
+		"/apis/apps/v1/daemonsets": &appsv1.DaemonSetList{Items: []appsv1.DaemonSet{
+			{ObjectMeta: named("agent"), Spec: appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "agent"}}}},
+		}},
+		"/api/v1/resourcequotas": &corev1.ResourceQuotaList{},
 		"/api/v1/persistentvolumeclaims": &corev1.PersistentVolumeClaimList{Items: []corev1.PersistentVolumeClaim{
 			{ObjectMeta: named("files"), Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}}},
 			{ObjectMeta: named("data"), Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}}},
@@ -182,6 +187,12 @@ func TestReadForForecast(t *testing.T) {
 		if diff != "" {
 			t.Errorf("%s (-want +got):\n%s", what, diff)
 		}
+	}
+	var adopts plan.NamespaceConstraints
+	adopts.AddAdopter("ReplicaSet", "bare", nil, false)
+	adopts.AddAdopter("DaemonSet", "agent", &metav1.LabelSelector{MatchLabels: map[string]string{"app": "agent"}}, false)
+	if around := c.Constraints["shop"]; !reflect.DeepEqual(around, adopts) {
+		t.Errorf("what adopts pods: %+v, want %+v", around, adopts)
 	}
 	idle := c.Idle["shop"]
 	slices.SortFunc(idle, func(a, b labels.Set) int { return strings.Compare(a["app"], b["app"]) })
