@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/cmd/spot-handler/internal/status"
 	"spot-handler/drain"
@@ -346,5 +347,16 @@ func TestView(t *testing.T) {
 	few := s.View(after(26.5), 80, 9)
 	if last := few[len(few)-1]; len(few) != 9 || !strings.Contains(last, "evicted, with 30 of 30 s to end") {
 		t.Errorf("%d lines of 9, the last of which is %q; want what happened last", len(few), last)
+	}
+}
+
+// A workload that has fewer ready pods than at first stands out.
+func TestColourOfReadyPods(t *testing.T) {
+	for ready, want := range map[int]console.Colour{3: console.Good, 2: console.Bad} {
+		w := Workload{Namespace: "default", Name: "deployment/web", Samples: []Sample{{Ready: 3, Desired: 3}, {Ready: ready, Desired: 3}}}
+		lines := readyLines(Recording{Workloads: []Workload{w}}, 80)
+		if !strings.Contains(strings.Join(lines, ""), string(want)) {
+			t.Errorf("%d of 3: %q, want %q in it", ready, lines, want)
+		}
 	}
 }
