@@ -350,6 +350,22 @@ func TestView(t *testing.T) {
 	}
 }
 
+// Two watches show the same pods, and one can be behind: a pod that is gone stays gone.
+func TestGonePodStaysGone(t *testing.T) {
+	s := newScene()
+	pod := s.new("web-1", "lost-1", true)
+	s.show(after(-9), pod)
+	s.counted(after(-8), "default")
+	s.recorded(after(.1), interruption.Draining)
+	s.show(after(5), stopping(pod, 0))
+	s.pod(after(6), pod, true)
+	s.pod(after(7), pod, false)
+	w := s.Recording(after(20)).Workloads[0]
+	if last := w.Samples[len(w.Samples)-1]; last.Ready != 0 {
+		t.Errorf("%+v, want no ready pod", w.Samples)
+	}
+}
+
 // A workload that has fewer ready pods than at first stands out.
 func TestColourOfReadyPods(t *testing.T) {
 	for ready, want := range map[int]console.Colour{3: console.Good, 2: console.Bad} {
