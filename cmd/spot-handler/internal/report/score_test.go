@@ -99,6 +99,7 @@ func TestRequirements(t *testing.T) {
 		broken []string
 	}{
 		{"left=0,dip=0,slack=20s,forced=0,truncated=0,unavailable=0s", Of(one(), nil), nil},
+		{"slack=85s", Of(one(), nil), nil},
 		{"slack=86s", Of(one(), nil), []string{"slack=86s: 85.0 s"}},
 		{"left=1, dip=1,unavailable=12s", Of(bad, nil), []string{"left=1: 2 pods", "dip=1: 2 pods", "unavailable=12s: 12.5 pod-seconds"}},
 		{"left=2,dip=2,unavailable=13s", Of(bad, nil), nil},
