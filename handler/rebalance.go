@@ -199,13 +199,15 @@ func (r *reconciliation) lapseAt() time.Time {
 }
 
 // detached reports whether the instance has left its Auto Scaling group for its replacement, or might
-// have: the group is recorded before that.
+// have: the group is recorded before that. A released instance that had left would have been terminated, so
+// one of which nobody knows that it had is in its group.
 func (r *reconciliation) detached() bool {
 	asked := r.known.replacementOf(r.rec)
 	if asked == nil || asked.Backend != provisioner.ASG || asked.Name == "" {
 		return false
 	}
-	return asked.Detached || provisioner.Pending(asked.State) || asked.State == provisioner.StateReady
+	might := provisioner.Pending(asked.State) && r.rec.Phase != interruption.Released
+	return asked.Detached || might || asked.State == provisioner.StateReady
 }
 
 // unknownFor is for how many times the TTL what happened before this process counts as progress: leaders can

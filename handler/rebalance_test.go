@@ -293,14 +293,25 @@ func TestEmptyNodeLapses(t *testing.T) {
 	})
 }
 
-// A node whose pods have moved to others that were there has no replacement: if nobody ends it, as in an Auto Scaling
-// group, it goes back to service. One whose pods have moved to its replacement does not.
+// A node goes back to service if nobody ends it: one whose pods have moved to others that were there, and one that was
+// empty before its Auto Scaling group was asked for another. One whose pods have moved to its replacement, or that has
+// left its group, does not.
 func TestNodeThatNobodyEndsGoesBackToService(t *testing.T) {
-	for backend, undone := range map[string]bool{provisioner.Spare: true, provisioner.ASG: false} {
-		t.Run(backend, func(t *testing.T) {
+	for name, tt := range map[string]struct {
+		replacement interruption.Replacement
+		undone      bool
+	}{
+		"room elsewhere":   {interruption.Replacement{Backend: provisioner.Spare, State: provisioner.StateReady}, true},
+		"replaced":         {interruption.Replacement{Backend: provisioner.ASG, State: provisioner.StateReady}, false},
+		"still in a group": {interruption.Replacement{Backend: provisioner.ASG, State: provisioner.StateRequested, Name: "workers"}, true},
+		"has left its group": {
+			interruption.Replacement{Backend: provisioner.ASG, State: provisioner.StateRequested, Name: "workers", Detached: true}, false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
 			recommended(t, func(t *testing.T, s *atRisk) {
 				s.h.opts.Provisioner.(*fakeProvisioner).RequestFunc = func(interruption.Record) (interruption.Replacement, error) {
-					return interruption.Replacement{Backend: backend, State: provisioner.StateReady}, nil
+					return tt.replacement, nil
 				}
 				s.accept(t)
 				s.steps(t, 2)
@@ -312,7 +323,7 @@ func TestNodeThatNobodyEndsGoesBackToService(t *testing.T) {
 				wantPhase(t, s.nodes, interruption.Released)
 				time.Sleep(2 * time.Second)
 				s.steps(t, 1)
-				if _, has := s.nodes.raw(t); has == undone {
+				if _, has := s.nodes.raw(t); has == tt.undone {
 					t.Errorf("has a record: %t", has)
 				}
 			})
