@@ -163,6 +163,16 @@ func TestConvertDefaults(t *testing.T) {
 	}
 }
 
+// Heartbeats are off where their interval is 0.
+func TestConvertHeartbeats(t *testing.T) {
+	for interval, on := range map[string]bool{"0": false, "1": true} {
+		values := migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nHEARTBEAT_INTERVAL="+interval+"\n")
+		if strings.Contains(values, "heartbeatUntil") != on {
+			t.Errorf("an interval of %s:\n%s", interval, values)
+		}
+	}
+}
+
 // Tags of instances are not checked: that is said if the settings ask for a check, and its tag goes nowhere.
 func TestConvertTags(t *testing.T) {
 	for settings, said := range map[string]string{
