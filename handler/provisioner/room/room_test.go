@@ -393,3 +393,18 @@ func TestLargestFirst(t *testing.T) {
 		}
 	}
 }
+
+// A node with more room left scores higher, whatever was placed there or has gone.
+func TestScoreFollowsWhatIsPlaced(t *testing.T) {
+	list := func(cpu string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("1Gi")}
+	}
+	s := NewSpace(list("4"))
+	whole := s.Score(Measure{})
+	s.Reserve(list("1"))
+	less := s.Score(Measure{})
+	s.GiveBack(list("1"))
+	if again := s.Score(Measure{}); less >= whole || again != whole {
+		t.Errorf("scores %v, %v once a pod is there, and %v once it has gone", whole, less, again)
+	}
+}
