@@ -12,6 +12,8 @@
 //
 //   - The API server admits what it is sent: it validates nothing, sets no defaults, and asks for no permissions.
 //     Its kinds are those that the daemon reads or writes.
+//   - Its watch cache can be behind, but etcd is never restored from a backup: then what was durable is gone, and nothing
+//     else holds a record of what was done, so there is no invariant that could be kept.
 //   - A Deployment has one ReplicaSet, and nothing rolls out.
 //   - The scheduler knows resources, cordons, taints, node affinity and attached volumes.
 //   - Karpenter has two NodePools, launches what it is asked for without looking at requirements but capacity type and

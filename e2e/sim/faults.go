@@ -99,6 +99,7 @@ func (w *World) End() {
 			}
 		}
 		clear(w.faulty.under)
+		w.CatchUp()
 	})
 }
 
@@ -110,7 +111,7 @@ func (w *World) planFaults() {
 }
 
 func (w *World) begin(name string, f Fault) {
-	w.note("fault: %s of replica %d for %s, takes %s", f.What, f.Replica, f.For, f.Takes)
+	w.note("fault: %s of replica %d for %s, takes %s, %s behind %s", f.What, f.Replica, f.For, f.Takes, f.Behind, f.Plural)
 	w.faulty.spans = append(w.faulty.spans, f)
 	switch f.What {
 	case FaultKill, FaultStop:
@@ -139,6 +140,10 @@ func (w *World) begin(name string, f Fault) {
 		w.BreakWatches(nil, func(*memapi.Kind) bool { return true })
 		return
 	}
+	if f.What == FaultOlder {
+		w.BreakWatches(nil, func(*memapi.Kind) bool { return true })
+		w.FallBehind(f.Behind, func(k *memapi.Kind) bool { return f.Plural == "" || k.Plural == f.Plural })
+	}
 	w.faulty.under[name] = f
 	for r, client := range w.replicas {
 		if client != nil && w.faulty.processes[r] != nil {
@@ -153,6 +158,9 @@ func (w *World) begin(name string, f Fault) {
 	}
 	w.after(f.For, name+" ends", func() {
 		delete(w.faulty.under, name)
+		if f.What == FaultOlder {
+			w.CatchUp()
+		}
 		w.note("fault: %s has ended", f.What)
 		for node, a := range w.agents {
 			if f.What == FaultDown && w.alive(node) {

@@ -116,6 +116,7 @@ const (
 	FaultMarks   = "marks"   // writes of Nodes hang
 	FaultDenies  = "denies"  // a policy denies changes of pods' status
 	FaultLease   = "lease"   // somebody deletes the leader's Lease: for a while two believe that they lead
+	FaultOlder   = "older"   // another API server answers, whose watch cache is behind, and stays so
 )
 
 // Fault is one thing that goes wrong.
@@ -126,6 +127,8 @@ type Fault struct {
 	For     time.Duration
 	Takes   time.Duration // how long a webhook or a request takes
 	Fails   bool          // and then refuses
+	Behind  time.Duration // how old a watch cache is
+	Plural  string        // of which kind; empty: of all
 }
 
 func (f Fault) to() time.Duration { return f.From + f.For }
@@ -370,6 +373,15 @@ func (s *Scene) drawFaults(d Draw) {
 			f.Fails = f.Takes > 6*time.Second && d.Chance(0.6, name, "fails")
 		}
 		s.Faults = append(s.Faults, f)
+	}
+	if d.Chance(0.18, "an older API server") {
+		s.Faults = append(s.Faults, Fault{
+			What: FaultOlder, Replica: -1,
+			From:   d.Between(15*time.Second, 150*time.Second, "older", "from"),
+			For:    d.Between(500*time.Millisecond, 25*time.Second, "older", "for"),
+			Behind: d.Between(2*time.Second, 30*time.Second, "older", "behind"),
+			Plural: Pick(d, []string{"", "", "nodes", "pods"}, "older", "kind"),
+		})
 	}
 	rate := func(name string) float64 { return Pick(d, []float64{0, 0, 0.01, 0.05}, name) }
 	s.Rates = Rates{

@@ -41,6 +41,13 @@ func smallerThan(s Scene) (list []Scene) {
 	for i := range s.Faults {
 		add(func(s *Scene) { s.Faults = slices.Delete(s.Faults, i, i+1) })
 	}
+	for i, f := range s.Faults {
+		if f.What == FaultOlder && f.Plural == "" {
+			for _, kind := range []string{"nodes", "pods"} {
+				add(func(s *Scene) { s.Faults[i].Plural = kind })
+			}
+		}
+	}
 	for i := range s.Losses {
 		add(func(s *Scene) { s.Losses = slices.Delete(s.Losses, i, i+1) })
 	}

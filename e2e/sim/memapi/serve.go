@@ -34,6 +34,8 @@ type Request struct {
 
 	Nth int // how many of this client's requests were the same before
 
+	needs int64 // the version that the watch cache must have to answer it
+
 	Code  int    // of the answer
 	Error string // what the answer says is wrong
 	Before,
@@ -171,6 +173,7 @@ func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	if answer == nil {
+		c.server.awaitCache(ctx, q)
 		body, answer = c.server.serve(ctx, c, q, fate)
 	} else {
 		c.server.mu.Lock()
@@ -321,7 +324,7 @@ func (s *Server) serve(ctx context.Context, client *Client, q *Request, fate Fat
 		if timeout == 0 {
 			timeout = 1800
 		}
-		w, f := s.watch(ctx, client, c, sel, watchParameters{
+		w, f := s.watch(ctx, client, c, q, sel, watchParameters{
 			version: q.Query.Get("resourceVersion"), initial: q.Query.Get("sendInitialEvents") == "true",
 			bookmarks: q.Query.Get("allowWatchBookmarks") == "true", timeout: time.Duration(timeout) * time.Second, lag: fate.Lag,
 		})
@@ -335,7 +338,13 @@ func (s *Server) serve(ctx context.Context, client *Client, q *Request, fate Fat
 	case "create":
 		return s.create(c, q, fate)
 	}
-	at := c.objects[q.Key()]
+	objects := c.objects
+	if q.Verb == "get" {
+		if objects, _, _, f = s.read(c, q); f != nil {
+			return nil, f
+		}
+	}
+	at := objects[q.Key()]
 	if at == nil {
 		return nil, notFound(q.Kind, q.Name)
 	}
@@ -457,15 +466,19 @@ func (s *Server) list(c *collection, q *Request) ([]byte, *Failure) {
 	if asked, _ := strconv.ParseInt(q.Query.Get("resourceVersion"), 10, 64); asked > s.version {
 		return nil, tooLargeVersion(asked, s.version)
 	}
+	objects, keys, version, f := s.read(c, q)
+	if f != nil {
+		return nil, f
+	}
 	limit, _ := strconv.Atoi(q.Query.Get("limit"))
-	at := &page{of: c.Kind, version: s.version}
+	at := &page{of: c.Kind, version: version}
 	if token := q.Query.Get("continue"); token != "" {
 		if at = s.tokens[token]; at == nil {
 			return nil, expired("The provided continue parameter is too old to display a consistent list result.")
 		}
 	} else {
-		for _, key := range c.keys {
-			if obj := c.objects[key]; sel.has(obj) {
+		for _, key := range keys {
+			if obj := objects[key]; sel.has(obj) {
 				at.rest = append(at.rest, obj)
 			}
 		}

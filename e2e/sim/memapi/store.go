@@ -58,6 +58,9 @@ type collection struct {
 	keys    []string // sorted
 	history []*event
 	expired int64 // events up to this version are forgotten
+
+	caught chan struct{} // closed when its watch cache has caught up; nil: it is not behind
+	cached int64         // the last version that the cache has while it is behind
 }
 
 // stored is one version of an object. It does not change.

@@ -173,7 +173,9 @@ func (w *watch) take() (time.Duration, error) {
 		}
 		return time.Hour, nil // poked when that ends
 	}
-	if len(w.pending) > 0 {
+	cached := w.server.cacheVersion(w.of)
+	held := len(w.pending) > 0 && w.pending[0].version > cached // poked when the cache has it
+	if len(w.pending) > 0 && !held {
 		if due := w.pending[0].at.Add(w.lag); !due.After(now) {
 			w.write(w.pending[0])
 			w.pending = w.pending[1:]
@@ -188,14 +190,14 @@ func (w *watch) take() (time.Duration, error) {
 		return 0, io.EOF
 	}
 	next := w.until
-	if len(w.pending) > 0 {
+	if len(w.pending) > 0 && !held {
 		if due := w.pending[0].at.Add(w.lag); due.Before(next) {
 			next = due
 		}
 	} else if w.bookmarks {
 		due := w.marked.Add(bookmarkEvery)
 		if !due.After(now) {
-			w.seen = max(w.seen, w.server.version)
+			w.seen = max(w.seen, cached)
 			w.bookmark(false)
 			return 0, nil
 		}
@@ -233,10 +235,10 @@ type watchParameters struct {
 }
 
 // watch begins a watch. The lock is held.
-func (s *Server) watch(ctx context.Context, client *Client, c *collection, sel selection, p watchParameters) (*watch, *Failure) {
+func (s *Server) watch(ctx context.Context, client *Client, c *collection, q *Request, sel selection, p watchParameters) (*watch, *Failure) {
 	w := &watch{
 		server: s, of: c, client: client, ctx: ctx, sel: sel, lag: p.lag, wake: make(chan struct{}, 1),
-		until: time.Now().Add(p.timeout), bookmarks: p.bookmarks, marked: time.Now(), seen: s.version,
+		until: time.Now().Add(p.timeout), bookmarks: p.bookmarks, marked: time.Now(),
 	}
 	from, err := strconv.ParseInt(p.version, 10, 64)
 	if p.version != "" && err != nil {
@@ -246,18 +248,26 @@ func (s *Server) watch(ctx context.Context, client *Client, c *collection, sel s
 	case from > s.version:
 		return nil, tooLargeVersion(from, s.version)
 	case p.initial, from == 0: // of what there is
-		for _, key := range c.keys {
-			if obj := c.objects[key]; sel.has(obj) {
+		objects, keys, version, f := s.read(c, q)
+		if f != nil {
+			return w.refused(f), nil
+		}
+		for _, key := range keys {
+			if obj := objects[key]; sel.has(obj) {
 				w.line("ADDED", obj.json())
+			}
+		}
+		w.seen = version
+		for _, e := range c.history { // what the cache has yet to get
+			if e.version > version && (sel.has(e.before) || sel.has(e.after)) {
+				w.pending = append(w.pending, e)
 			}
 		}
 		if p.initial && p.bookmarks {
 			w.bookmark(true)
 		}
 	case from < c.expired:
-		w.line("ERROR", expired(fmt.Sprintf("too old resource version: %d (%d)", from, c.expired)).body())
-		w.end = io.EOF
-		return w, nil
+		return w.refused(expired(fmt.Sprintf("too old resource version: %d (%d)", from, c.expired))), nil
 	default:
 		w.seen = from
 		for _, e := range c.history {
@@ -268,6 +278,13 @@ func (s *Server) watch(ctx context.Context, client *Client, c *collection, sel s
 	}
 	s.watches[w] = true
 	return w, nil
+}
+
+// refused ends a watch that cannot begin, with an event that says why.
+func (w *watch) refused(f *Failure) *watch {
+	w.line("ERROR", f.body())
+	w.end = io.EOF
+	return w
 }
 
 func parseSelection(namespace, labelText, fieldText string) (selection, error) {
