@@ -22,7 +22,8 @@
 //   - An Auto Scaling group has no lifecycle hooks, and launches all it lacks or nothing.
 //   - The scheduler preempts nothing but placeholders, and no autoscaler makes a group smaller.
 //   - In mode imds only nodes that are lost have a process, which does not drain.
-//   - Of scheduled events only retirements are played, and no rehearsals.
+//   - Of scheduled events only retirements are played.
+//   - Who rehearses an interruption looks at neither a plan nor at findings before, and nobody watches it.
 //
 // # Reproducing
 //

@@ -101,7 +101,9 @@ func (w *World) cancel(name string) {
 	w.note("operator: cancels the interruption of %s", name)
 	changed := node.DeepCopy()
 	changed.Annotations[interruption.CancelAnnotation] = "true"
-	w.judge.canceled(name)
+	if rec, _ := recordOf(node); !rec.Rehearsed() { // else what EC2 says stands
+		w.judge.canceled(name)
+	}
 	w.Put(memapi.Nodes, changed, byOperator)
 	since := w.since()
 	w.after(cancelTakes, "cancelled "+name, func() { w.judge.judgeCancel(name, since) })

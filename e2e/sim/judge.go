@@ -153,6 +153,11 @@ func (j *judge) unsettled() (list []string) {
 			list = append(list, "EC2 has yet to act on "+l.Node)
 		}
 	}
+	for _, r := range w.Scene.Rehearsals {
+		if w.since() < r.At+r.Deadline {
+			list = append(list, "the rehearsal of "+r.Node+" has yet to end")
+		}
+	}
 	for _, f := range w.Scene.Faults {
 		if f.For < longest && w.since() < f.to()+recovery {
 			list = append(list, "a fault is yet to come")

@@ -54,6 +54,9 @@ func (j *judge) claimDeleted(c memapi.Change, before custom) {
 		if !j.noticed(i.node) {
 			j.breaks(notOurs, "%s deletes NodeClaim %s of %s, about which nobody has announced anything", c.By, c.Key, i.node)
 		}
+		if node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, i.node); node != nil && !mayRelease(node) {
+			j.breaks(notOurs, "%s deletes NodeClaim %s of %s, whose rehearsal ends with it in service", c.By, c.Key, i.node)
+		}
 	}
 }
 

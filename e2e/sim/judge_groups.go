@@ -48,6 +48,9 @@ func (j *judge) judgeDetach(by, id string, form url.Values) {
 		j.breaks(oneEach, "%s detaches %s, and no other is launched for it", by, i.node)
 	}
 	node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, i.node)
+	if node != nil && !mayRelease(node) {
+		j.breaks(notOurs, "%s detaches %s, whose rehearsal ends with it in service", by, i.node)
+	}
 	if node == nil || j.twoLead() {
 		return // a moment ago, or another process has just written something else
 	}
@@ -71,8 +74,12 @@ func (j *judge) judgeTerminate(by, id string) {
 		return
 	}
 	rec, has := recordOf(node)
-	if !has || rec.Kind != interruption.RebalanceRecommendation && rec.Kind != interruption.ScheduledEvent {
+	released := rec.Rehearsed() && rec.Release
+	if !has || rec.Kind != interruption.RebalanceRecommendation && rec.Kind != interruption.ScheduledEvent && !released || !mayRelease(node) {
 		j.breaks(notOurs, "%s terminates %s, and its record is %s", by, i.node, summary(rec, has))
+	}
+	if released && rec.Phase == interruption.DeadlineReached {
+		return // EC2 would have done it then
 	}
 	for _, pod := range j.w.podsOn(i.node) {
 		if life := j.pods[pod.UID]; hasToMove(pod) && life != nil && time.Since(life.bound) > justBound {

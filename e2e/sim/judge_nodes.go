@@ -17,14 +17,16 @@ import (
 	"spot-handler/handler/provisioner/karpenter"
 )
 
-// nodeLife is what happens to a node that EC2 says something about.
+// nodeLife is what happens to a node that EC2 says something about, or an operator.
 type nodeLife struct {
 	loss      Loss
 	announced time.Time                       // by EC2, for the first time
-	recorded  map[interruption.Kind]time.Time // when a record of that kind was first there
+	rehearsed time.Time                       // by an operator, for the last time
+	restored  time.Time                       // when its record went
+	recorded  map[interruption.Kind]time.Time // when a record of that kind, of EC2's announcement, was first there
+	released  time.Time                       // when a rehearsal had ended, with the node to be terminated
 	changed   time.Time                       // when the record's deadline last changed
 	canceled  time.Time
-	over      time.Time // when the record says so
 	gone      time.Time
 }
 
@@ -121,6 +123,9 @@ func (j *judge) nodeChanged(c memapi.Change, ours bool) {
 			j.breaks(notOurs, "%s uncordons node %s, which an operator has cordoned", c.By, c.Key)
 		}
 	}
+	if had && !has && life != nil {
+		life.restored = time.Now()
+	}
 	if !has {
 		return
 	}
@@ -129,18 +134,22 @@ func (j *judge) nodeChanged(c memapi.Change, ours bool) {
 			life.announced = time.Now()
 		}
 	}
-	if life == nil || life.announced.IsZero() {
+	switch {
+	case rec.Rehearsed() && life != nil && !life.rehearsed.IsZero():
+	case rec.Rehearsed() || life == nil || life.announced.IsZero():
 		j.breaks(noReason, "node %s has a record, and nobody has announced anything", c.Key)
 		return
 	}
-	if life.recorded[rec.Kind].IsZero() {
+	if rec.Rehearsed() && rec.Phase == interruption.Released && life.released.IsZero() {
+		life.released = time.Now()
+	}
+	if life.recorded[rec.Kind].IsZero() && !rec.Rehearsed() {
 		life.recorded[rec.Kind] = time.Now()
 	}
 	if !had || !was.Deadline.Equal(rec.Deadline) {
 		life.changed = time.Now()
 	}
 	if rec.Phase.Over() && (!had || !was.Phase.Over()) {
-		life.over = time.Now()
 		j.recordOver(after, rec)
 	}
 }
@@ -214,15 +223,18 @@ func (j *judge) recordOver(node *corev1.Node, rec interruption.Record) {
 	}
 }
 
-// noticed reports whether EC2 has announced anything about the node by now.
+// noticed reports whether EC2 has announced anything about the node by now, or an operator has rehearsed that.
 func (j *judge) noticed(node string) bool {
 	life := j.nodes[node]
-	return life != nil && !life.announced.IsZero()
+	return life != nil && (!life.announced.IsZero() || !life.rehearsed.IsZero())
 }
 
 // stands reports whether a record may be there in the end: of a node that was only to be cordoned, or of one that
 // nobody is to terminate, as EC2 has not.
 func (j *judge) stands(node *corev1.Node, rec interruption.Record) bool {
+	if !mayRelease(node) {
+		return false
+	}
 	flags := j.w.Scene.Flags
 	cordonOnly := rec.Kind == interruption.RebalanceRecommendation && slices.Contains(flags, "--rebalance=cordon")
 	// An instance that has left its group does not go back, and its last pods can stay.
@@ -237,7 +249,7 @@ func (j *judge) stands(node *corev1.Node, rec interruption.Record) bool {
 	// EC2 has given a notice for an instance of a group and not taken it: nobody else does. Nor does anybody without
 	// detaching it, but for an autoscaler that makes groups smaller, which is not played.
 	leftToEC2 := slices.Contains(flags, "--provisioner=none") || j.w.Scene.Groups.Placeholders ||
-		j.w.cloud != nil && (rec.Kind == interruption.SpotInterruption || rec.Kind == interruption.ScheduledEvent && !detached)
+		j.w.cloud != nil && (rec.Kind.Certain() || rec.Kind == interruption.ScheduledEvent && !detached)
 	return cordonOnly || leftToEC2 && rec.Phase.Over() && j.w.alive(node.Name)
 }
 

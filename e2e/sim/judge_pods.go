@@ -115,6 +115,9 @@ func (j *judge) podChanged(c memapi.Change, ours bool) {
 	if !j.noticed(after.Spec.NodeName) {
 		j.breaks(noReason, "%s changes pod %s, and nobody has announced anything about %s", c.By, c.Key, after.Spec.NodeName)
 	}
+	if life := j.nodes[after.Spec.NodeName]; ends && life != nil && life.announced.IsZero() {
+		j.judgeRehearsed(c, after, life)
+	}
 	if ends {
 		j.w.note("%s: ends pod %s on %s with %d of %d s", c.By, c.Key, after.Spec.NodeName, life.grace, memapi.GraceOf(after))
 		if isDaemon(after) {

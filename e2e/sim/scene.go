@@ -20,8 +20,10 @@ type Scene struct {
 	Nodes     []Node
 	Workloads []Workload
 	Losses    []Loss
-	Faults    []Fault
-	Rates     Rates
+	// Rehearsals are by an operator, of nodes that EC2 takes and of others.
+	Rehearsals []Rehearsal
+	Faults     []Fault
+	Rates      Rates
 	// Ahead is how far the cluster's clock is ahead of the daemon's and EC2's.
 	Ahead time.Duration
 
@@ -159,6 +161,7 @@ func DrawScene(seed uint64) Scene {
 	s.drawNodes(d)
 	s.drawWorkloads(d)
 	s.drawLosses(d)
+	s.drawRehearsals(d)
 	if !d.Chance(0.25, "quiet") {
 		s.drawFaults(d)
 	}

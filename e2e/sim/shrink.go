@@ -51,11 +51,23 @@ func smallerThan(s Scene) (list []Scene) {
 	for i := range s.Losses {
 		add(func(s *Scene) { s.Losses = slices.Delete(s.Losses, i, i+1) })
 	}
+	for i, r := range s.Rehearsals {
+		add(func(s *Scene) { s.Rehearsals = slices.Delete(slices.Clone(s.Rehearsals), i, i+1) })
+		for _, clears := range []func(*Rehearsal) bool{
+			func(r *Rehearsal) bool { return clearOf(&r.Release) },
+			func(r *Rehearsal) bool { return clearOf(&r.Cancel) },
+		} {
+			if simpler := r; clears(&simpler) {
+				add(func(s *Scene) { s.Rehearsals = slices.Clone(s.Rehearsals); s.Rehearsals[i] = simpler })
+			}
+		}
+	}
 	for i := range s.Workloads {
 		add(func(s *Scene) { s.Workloads = slices.Delete(s.Workloads, i, i+1) })
 	}
 	for i, n := range s.Nodes {
-		if !slices.ContainsFunc(s.Losses, func(l Loss) bool { return l.Node == n.Name }) {
+		rehearsed := slices.ContainsFunc(s.Rehearsals, func(r Rehearsal) bool { return r.Node == n.Name })
+		if !rehearsed && !slices.ContainsFunc(s.Losses, func(l Loss) bool { return l.Node == n.Name }) {
 			add(func(s *Scene) { s.Nodes = slices.Delete(s.Nodes, i, i+1) })
 		}
 	}

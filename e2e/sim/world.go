@@ -230,6 +230,9 @@ func (w *World) plan() {
 	for i, l := range w.Scene.Losses {
 		w.planLoss(i, l)
 	}
+	for _, r := range w.Scene.Rehearsals {
+		w.planRehearsal(r)
+	}
 	w.planFaults()
 }
 

@@ -152,6 +152,20 @@ func childOf(t tree, key string) tree {
 	return child
 }
 
+// Patch changes an object as a client's patch does. The lock is held.
+func (s *Server) Patch(k *Kind, key string, kind types.PatchType, patch []byte, by string) *Failure {
+	c := s.of(k)
+	at := c.objects[key]
+	if at == nil {
+		return notFound(k, key)
+	}
+	made, f := apply(k, kind, at.json(), patch)
+	if f == nil {
+		_, f = s.change(c, key, "", made, by)
+	}
+	return f
+}
+
 // change replaces an object by what a client has made of it. If that is what it was, nothing happens.
 func (s *Server) change(c *collection, key, subresource string, made tree, by string) (*stored, *Failure) {
 	at := c.objects[key]
