@@ -19,8 +19,10 @@
 //   - Karpenter has two NodePools, launches what it is asked for without looking at requirements but capacity type and
 //     zone, and consolidates empty nodes only.
 //   - The clocks of the daemon and of EC2 agree, and the daemon's own pods run on no node.
-//   - An Auto Scaling group has no lifecycle hooks, and launches all it lacks or nothing.
-//   - The scheduler preempts nothing but placeholders, and no autoscaler makes a group smaller.
+//   - An Auto Scaling group launches all it lacks or nothing, and has no hook for launches: an instance is in service once it
+//     has booted. A group that gets smaller does so by itself: no autoscaler has drained the node before. It waits at its
+//     hook in the queue's scenes only: the metadata never say so.
+//   - The scheduler preempts nothing but placeholders.
 //   - In mode imds only nodes that are lost have a process, which does not drain.
 //   - Of scheduled events only retirements are played.
 //   - Who rehearses an interruption looks at neither a plan nor at findings before, and nobody watches it.

@@ -18,6 +18,8 @@ type Groups struct {
 	Full       bool // the spot group launches nothing
 	// Placeholders: nothing is detached. Placeholders have an autoscaler make the fallback group larger.
 	Placeholders bool
+	// Hook is how long the groups wait at a lifecycle hook before an instance ends; 0: they have none.
+	Hook time.Duration
 }
 
 const nodegroupLabel = "eks.amazonaws.com/nodegroup"
@@ -36,6 +38,12 @@ func (w *World) buildGroups() {
 		if w.Scene.Groups.Rebalances {
 			w.cloud.RebalanceCapacity(pool)
 		}
+		if w.Scene.Groups.Hook > 0 {
+			w.cloud.PutHook(pool, asgemu.Hook{
+				Name: "drain", Transition: asgemu.TerminateAt, Timeout: w.Scene.Groups.Hook,
+				Default: Pick(w.draw(), []string{asgemu.Continue, asgemu.Abandon}, "hook's default"),
+			})
+		}
 	}
 	if w.Scene.Groups.Full {
 		w.cloud.Suspend(PoolSpot, "Launch")
@@ -45,11 +53,13 @@ func (w *World) buildGroups() {
 // newCloud is Auto Scaling, and EC2 as far as groups go.
 func (w *World) newCloud() *asgemu.Server {
 	return asgemu.New(asgemu.Options{
-		Boot:   w.Scene.Karpenter.Boot,
-		Leave:  leaves,
-		Booted: func(i asgemu.Instance) { w.Do(func() { w.join(i) }) },
+		Boot:    w.Scene.Karpenter.Boot,
+		Leave:   leaves,
+		Waiting: func(wait asgemu.Wait) { w.Do(func() { w.announceHook(wait) }) },
+		Booted:  func(i asgemu.Instance) { w.Do(func() { w.join(i) }) },
 		Ended: func(i asgemu.Instance) {
 			w.Do(func() {
+				w.judge.hookEnded(i.ID)
 				if of := w.instances[i.ID]; of != nil {
 					w.end(of, !w.judge.terminated[i.ID])
 				}

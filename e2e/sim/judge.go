@@ -32,6 +32,7 @@ type judge struct {
 	requests int
 	// placeholders are those that were ever made, with what for.
 	placeholders map[string]bool
+	hooks        map[string]*hookLife // by instance
 	// terminated are the instances that we have asked EC2 to end.
 	terminated map[string]bool
 
@@ -47,6 +48,7 @@ func newJudge(w *World) *judge {
 		pods:    map[types.UID]*podLife{},
 		repeats: map[string][]time.Time{},
 		closed:  map[string]time.Time{},
+		hooks:   map[string]*hookLife{},
 
 		placeholders: map[string]bool{},
 		terminated:   map[string]bool{},
@@ -156,6 +158,11 @@ func (j *judge) unsettled() (list []string) {
 	for _, r := range w.Scene.Rehearsals {
 		if w.since() < r.At+r.Deadline {
 			list = append(list, "the rehearsal of "+r.Node+" has yet to end")
+		}
+	}
+	for _, s := range w.Scene.ScaleIns {
+		if i := w.instances[instanceID(s.Node)]; w.since() < s.At || i.runs && j.hookOf(i.id) != nil {
+			list = append(list, "the group has yet to end "+s.Node)
 		}
 	}
 	for _, f := range w.Scene.Faults {

@@ -18,6 +18,8 @@ func (j *judge) groupRequest(by string, form url.Values) {
 		for _, id := range listed(form, "InstanceIds.member.") {
 			j.judgeDetach(by, id, form)
 		}
+	case "CompleteLifecycleAction":
+		j.judgeComplete(by, form.Get("InstanceId"))
 	case "TerminateInstances":
 		for _, id := range listed(form, "InstanceId.") {
 			j.judgeTerminate(by, id)

@@ -36,6 +36,7 @@ func (j *judge) judgeTime(life *podLife, fate *nodeLife) {
 	pod, w := life.pod, j.w
 	recorded := fate.recorded[interruption.SpotInterruption]
 	if recorded.IsZero() || fate.loss.Lead == 0 || !fate.canceled.IsZero() {
+		j.judgeHookTime(life, fate)
 		return // nobody knew in time; recommendations have no deadline
 	}
 	if i := w.instanceOf(pod.Spec.NodeName); i != nil && !i.taken.IsZero() && i.taken.Before(w.began.Add(fate.loss.At+fate.loss.Lead-margin)) {
@@ -45,6 +46,23 @@ func (j *judge) judgeTime(life *podLife, fate *nodeLife) {
 	if fate.loss.Renews {
 		deadline = deadline.Add(-2 * time.Second)
 	}
+	j.judgeUntil(life, recorded, deadline)
+}
+
+// judgeHookTime does so where a group has waited for the instance, and nothing else was said about it.
+func (j *judge) judgeHookTime(life *podLife, fate *nodeLife) {
+	i := j.w.instanceOf(life.pod.Spec.NodeName)
+	if i == nil || j.hooks[i.id] == nil || len(fate.recorded) != 1 || !fate.canceled.IsZero() || !fate.rehearsed.IsZero() {
+		return
+	}
+	if recorded := fate.recorded[interruption.InstanceTerminating]; !recorded.IsZero() {
+		j.judgeUntil(life, recorded, j.hookUntil(j.hooks[i.id]))
+	}
+}
+
+// judgeUntil does so where the node's end was recorded then, and expected at that time.
+func (j *judge) judgeUntil(life *podLife, recorded, deadline time.Time) {
+	pod, w := life.pod, j.w
 	latest := deadline.Add(-margin - time.Duration(memapi.GraceOf(pod))*time.Second)
 	able := interruption.Later(recorded, life.bound)
 	from, to := able.Sub(w.began), latest.Sub(w.began)

@@ -29,6 +29,7 @@ type Scene struct {
 
 	Karpenter Karpenter
 	Groups    Groups
+	ScaleIns  []ScaleIn // of the groups, if they have a hook
 }
 
 // Pools of nodes.
@@ -177,6 +178,7 @@ func DrawScene(seed uint64) Scene {
 	if !slices.Contains(s.Flags, "--provisioner=asg") { // mode drain calls nothing of AWS
 		s.Intake = Pick(d, append(slices.Repeat([]string{IntakeQueue}, 18), IntakeIMDS, IntakeBoth), "intake")
 	}
+	s.drawHooks(d)
 	s.Karpenter = Karpenter{
 		Boot:         d.Between(15*time.Second, 70*time.Second, "boot"),
 		NoCapacity:   Pick(d, []float64{0, 0, 0, 0.2, 1}, "no capacity"),

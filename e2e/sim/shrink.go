@@ -51,6 +51,9 @@ func smallerThan(s Scene) (list []Scene) {
 	for i := range s.Losses {
 		add(func(s *Scene) { s.Losses = slices.Delete(s.Losses, i, i+1) })
 	}
+	for i := range s.ScaleIns {
+		add(func(s *Scene) { s.ScaleIns = slices.Delete(slices.Clone(s.ScaleIns), i, i+1) })
+	}
 	for i, r := range s.Rehearsals {
 		add(func(s *Scene) { s.Rehearsals = slices.Delete(slices.Clone(s.Rehearsals), i, i+1) })
 		for _, clears := range []func(*Rehearsal) bool{
@@ -66,8 +69,9 @@ func smallerThan(s Scene) (list []Scene) {
 		add(func(s *Scene) { s.Workloads = slices.Delete(s.Workloads, i, i+1) })
 	}
 	for i, n := range s.Nodes {
+		shrunk := slices.ContainsFunc(s.ScaleIns, func(r ScaleIn) bool { return r.Node == n.Name })
 		rehearsed := slices.ContainsFunc(s.Rehearsals, func(r Rehearsal) bool { return r.Node == n.Name })
-		if !rehearsed && !slices.ContainsFunc(s.Losses, func(l Loss) bool { return l.Node == n.Name }) {
+		if !rehearsed && !shrunk && !slices.ContainsFunc(s.Losses, func(l Loss) bool { return l.Node == n.Name }) {
 			add(func(s *Scene) { s.Nodes = slices.Delete(s.Nodes, i, i+1) })
 		}
 	}
@@ -112,6 +116,7 @@ func smallerThan(s Scene) (list []Scene) {
 	for _, clears := range []func(*Groups) bool{
 		func(g *Groups) bool { return clearOf(&g.Rebalances) },
 		func(g *Groups) bool { return clearOf(&g.Full) },
+		func(g *Groups) bool { return len(s.ScaleIns) == 0 && clearOf(&g.Hook) },
 	} {
 		if groups := s.Groups; clears(&groups) {
 			add(func(s *Scene) { s.Groups = groups })

@@ -233,6 +233,7 @@ func (w *World) plan() {
 	for _, r := range w.Scene.Rehearsals {
 		w.planRehearsal(r)
 	}
+	w.planScaleIns()
 	w.planFaults()
 }
 

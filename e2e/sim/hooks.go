@@ -1,0 +1,206 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/e2e/asgemu"
+	"spot-handler/e2e/sim/memapi"
+	"spot-handler/handler/interruption"
+)
+
+// ScaleIn is a group that gets smaller by the instance of a node, as a scaling policy or an operator does it: nobody has
+// drained the node before.
+type ScaleIn struct {
+	Node string
+	At   time.Duration // from the beginning of the round
+}
+
+func (s *Scene) drawHooks(d Draw) {
+	if !s.Groups.Manage || s.Intake == IntakeIMDS || !d.Chance(0.5, "hooks") { // of hooks only the queue knows
+		return
+	}
+	s.Groups.Hook = Pick(d, []time.Duration{45 * time.Second, 90 * time.Second, 2 * time.Minute, 4 * time.Minute}, "hook waits")
+	if until := Pick(d, []string{"", "3m", "10m"}, "heartbeats"); until != "" {
+		s.Flags = append(s.Flags, "--heartbeat-until="+until)
+	}
+	for i := range 1 + d.Int(2, "shrinks") {
+		name := fmt.Sprintf("shrink-%d", i)
+		node := Pick(d, s.Nodes, name, "node").Name
+		if d.Chance(0.4, name, "is lost") {
+			node = Pick(d, s.Losses, name, "lost").Node
+		}
+		s.ScaleIns = append(s.ScaleIns, ScaleIn{Node: node, At: d.Between(15*time.Second, 150*time.Second, name, "at")})
+	}
+}
+
+func (w *World) planScaleIns() {
+	for _, s := range w.Scene.ScaleIns {
+		id := instanceID(s.Node)
+		w.at(s.At, "shrink "+id, func() {
+			if i, _ := w.cloud.Instance(id); i.Lifecycle == asgemu.InService {
+				w.note("group %s: gets smaller by %s", i.Group, s.Node)
+				w.cloud.Shrink(id)
+			}
+		})
+	}
+}
+
+// hookLife is a group that waits for an instance.
+type hookLife struct {
+	asgemu.Wait
+	node string
+	sent time.Time // when the first message about it was in the queue; zero: none was
+}
+
+// announceHook has EventBridge put into the queue that a group waits.
+func (w *World) announceHook(wait asgemu.Wait) {
+	i := w.instances[wait.Instance]
+	if i == nil {
+		return
+	}
+	life := w.judge.life(i.node)
+	if life.announced.IsZero() {
+		life.announced = time.Now()
+	}
+	h := &hookLife{Wait: wait, node: i.node}
+	w.judge.hooks[i.id] = h
+	w.note("group %s: waits for %s (%s) until %.3f", wait.Group, i.node, i.id, wait.Until.Sub(w.began).Seconds())
+	w.after(hookLook, "look at hook of "+i.id, func() { w.judge.lookAtHook(h) })
+
+	d, copies := w.draw(), 1
+	delay := d.Between(100*time.Millisecond, 3*time.Second, i.node, "hook's delay")
+	switch p := d.Float(i.node, "hook's message"); {
+	case p < 0.03: // it is lost
+		copies = 0
+	case p < 0.13:
+		delay = d.Between(10*time.Second, w.Scene.Groups.Hook+20*time.Second, i.node, "hook's message is late")
+	case p < 0.33:
+		copies = 2
+	}
+	event := fmt.Sprintf("%08x-%04x-4000-8000-40004000%04x", w.Scene.Seed&0xffffffff, len(w.judge.hooks), len(w.judge.hooks))
+	for n := range copies {
+		w.after(delay+time.Duration(n)*5*time.Second, fmt.Sprintf("send hook of %s %d", i.id, n), func() {
+			w.note("group %s: message %s about its hook for %s", wait.Group, event, i.node)
+			if h.sent.IsZero() {
+				h.sent = time.Now()
+			}
+			text := envelope("aws.autoscaling", "EC2 Instance-terminate Lifecycle Action", event, wait.Since, map[string]string{
+				"LifecycleActionToken": wait.Token, "AutoScalingGroupName": wait.Group, "LifecycleHookName": wait.Hook,
+				"EC2InstanceId": wait.Instance, "LifecycleTransition": wait.Transition, "NotificationMetadata": "",
+			})
+			w.judge.sent(w.Queue.Send(text), i.node, interruption.InstanceTerminating)
+		})
+	}
+}
+
+// hookOf is the wait for an instance, if it lasts.
+func (j *judge) hookOf(id string) *asgemu.Wait {
+	if j.w.cloud == nil {
+		return nil
+	}
+	for _, wait := range j.w.cloud.Waits(id) {
+		if wait.Result == "" {
+			return &wait
+		}
+	}
+	return nil
+}
+
+// hookUntil is how long the group waits, if it is asked to as often as the daemon may.
+func (j *judge) hookUntil(h *hookLife) time.Time {
+	longest := j.w.Scene.Groups.Hook
+	for _, flag := range j.w.Scene.Flags {
+		if text, is := strings.CutPrefix(flag, "--heartbeat-until="); is {
+			most, _ := time.ParseDuration(text) // drawn above
+			longest = max(longest, most)
+		}
+	}
+	return h.Since.Add(longest)
+}
+
+// hookLook is how often a hook is looked at.
+const hookLook = 5 * time.Second
+
+// lookAtHook: once the drain has ended, the group is kept no longer.
+func (j *judge) lookAtHook(h *hookLife) {
+	i := j.w.instances[h.Instance]
+	if !i.runs || j.hookOf(h.Instance) == nil {
+		return
+	}
+	j.w.after(hookLook, "look at hook of "+i.id, func() { j.lookAtHook(h) })
+	node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, h.node)
+	if node == nil || h.sent.IsZero() {
+		return
+	}
+	rec, has := recordOf(node)
+	if !has || !rec.Phase.Over() || rec.Ended.IsZero() {
+		return
+	}
+	since := interruption.Later(rec.Ended, h.sent)
+	if time.Since(since) > recovery && !j.w.disturbed(since.Sub(j.w.began)-recovery, j.w.since()) && !j.hung() {
+		j.breaks(notInVain, "group %s waits for %s, and its drain was over at %.3f: %s",
+			h.Group, h.node, since.Sub(j.w.began).Seconds(), summary(rec, has))
+	}
+}
+
+// hookEnded: a group has ended an instance. If that was because its hook's time was over, nobody was there to say that
+// it need wait no longer, or the news of it had come too late.
+func (j *judge) hookEnded(id string) {
+	h := j.hooks[id]
+	if h == nil {
+		return
+	}
+	waits := j.w.cloud.Waits(id)
+	last := waits[len(waits)-1]
+	j.w.note("group %s: its hook for %s has ended: %s after %d heartbeats, timed out %t", h.Group, h.node, last.Result, last.Heartbeats, last.TimedOut)
+	life := j.life(h.node)
+	switch {
+	case !last.TimedOut, h.sent.IsZero(), !life.canceled.IsZero(), j.hung():
+		return
+	case last.Until.Sub(h.sent) < margin+recovery, j.w.disturbed(h.sent.Sub(j.w.began)-recovery, last.Until.Sub(j.w.began)):
+		return
+	}
+	if i := j.w.instances[id]; i != nil && !i.ended.IsZero() && i.ended.Before(last.Until) {
+		return // EC2 has taken it before
+	}
+	j.breaks(everEnds, "group %s has waited for %s from %.3f until its hook's timeout at %.3f",
+		h.Group, h.node, last.Since.Sub(j.w.began).Seconds(), last.Until.Sub(j.w.began).Seconds())
+}
+
+// judgeComplete: a group ends an instance once it need wait no longer. Until then it has what pods need.
+func (j *judge) judgeComplete(by, id string) {
+	h, i := j.hooks[id], j.w.instances[id]
+	if h == nil || i == nil {
+		j.breaks(notOurs, "%s completes a hook for %s, and no group waits", by, id)
+		return
+	}
+	if j.hookOf(id) == nil {
+		return // it is over already
+	}
+	j.w.note("%s: completes the hook for %s", by, i.node)
+	node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, i.node)
+	if node == nil || !i.runs {
+		return
+	}
+	rec, has := recordOf(node)
+	switch {
+	case !has, !rec.Phase.Over():
+		j.breaks(recordsTrue, "%s completes the hook for %s, and its record is %s", by, i.node, summary(rec, has))
+	case rec.Ended.Before(h.sent): // EC2 had announced its end before, and its drain was over
+		return
+	case !rec.Deadline.IsZero() && time.Until(rec.Deadline) < margin+j.slack():
+		return // the time is over
+	}
+	stays := slices.DeleteFunc(j.w.podsOn(i.node), func(pod *corev1.Pod) bool {
+		life := j.pods[pod.UID]
+		return !hasToMove(pod) || life == nil || time.Since(life.bound) < justBound
+	})
+	if len(stays) > 0 {
+		j.breaks(graceKept, "%s completes the hook for %s, and pod %s is there", by, i.node, stays[0].Name)
+	}
+}
