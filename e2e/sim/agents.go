@@ -100,7 +100,9 @@ func (j *judge) judgeAgent(name string, kind interruption.Kind, since time.Durat
 	node, life := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, name), j.life(name)
 	ignored := slices.Contains(j.w.Scene.Flags, "--rebalance=ignore") || slices.Contains(j.w.Scene.Flags, "--provisioner=none")
 	switch {
-	case node == nil, !j.w.alive(name), !life.canceled.IsZero(), !life.released.IsZero(), j.hung(), j.w.disturbed(since-recovery, j.w.since()):
+	case node == nil, !j.w.alive(name), !life.canceled.IsZero(), j.hung(), j.w.disturbed(since-recovery, j.w.since()):
+		return
+	case !life.released.IsZero(): // a rehearsal has ended as the interruption would
 		return
 	case kind == interruption.RebalanceRecommendation && ignored:
 		return

@@ -12,16 +12,15 @@
 //
 //   - The API server admits what it is sent: it validates nothing, sets no defaults, and asks for no permissions.
 //     Its kinds are those that the daemon reads or writes.
-//   - Its watch cache can be behind, but etcd is never restored from a backup: then what was durable is gone, and nothing
-//     else holds a record of what was done, so there is no invariant that could be kept.
+//   - Its watch cache can be behind, but etcd is never restored from a backup: then what was durable is gone, and
+//     nothing else holds a record of what was done, so there is no invariant that could be kept.
 //   - A Deployment has one ReplicaSet, and nothing rolls out.
 //   - The scheduler knows resources, cordons, taints, node affinity and attached volumes.
 //   - Karpenter has two NodePools, launches what it is asked for without looking at requirements but capacity type and
 //     zone, and consolidates empty nodes only.
 //   - The clocks of the daemon and of EC2 agree, and the daemon's own pods run on no node.
-//   - An Auto Scaling group launches all it lacks or nothing, and has no hook for launches: an instance is in service once it
-//     has booted. A group that gets smaller does so by itself: no autoscaler has drained the node before. It waits at its
-//     hook in the queue's scenes only: the metadata never say so.
+//   - An Auto Scaling group launches all it lacks or nothing. One that gets smaller does so by itself: no autoscaler
+//     has drained the node before. It waits at its hooks only where there is a queue: the metadata never say so.
 //   - The scheduler preempts nothing but placeholders.
 //   - In mode imds only nodes that are lost have a process, which does not drain.
 //   - Of scheduled events only retirements are played.

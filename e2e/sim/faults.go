@@ -103,6 +103,9 @@ func (w *World) End() {
 	})
 }
 
+// ended reports whether the replicas have ended, all of them.
+func (w *World) ended() bool { return w.faulty.launch == nil }
+
 func (w *World) planFaults() {
 	for i, f := range w.Scene.Faults {
 		name := fmt.Sprintf("fault %d", i)

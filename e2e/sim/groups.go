@@ -20,6 +20,8 @@ type Groups struct {
 	Placeholders bool
 	// Hook is how long the groups wait at a lifecycle hook before an instance ends; 0: they have none.
 	Hook time.Duration
+	// Launches: they wait as long before an instance that was launched is in service.
+	Launches bool
 }
 
 const nodegroupLabel = "eks.amazonaws.com/nodegroup"
@@ -42,6 +44,12 @@ func (w *World) buildGroups() {
 			w.cloud.PutHook(pool, asgemu.Hook{
 				Name: "drain", Transition: asgemu.TerminateAt, Timeout: w.Scene.Groups.Hook,
 				Default: Pick(w.draw(), []string{asgemu.Continue, asgemu.Abandon}, "hook's default"),
+			})
+		}
+		if w.Scene.Groups.Launches {
+			w.cloud.PutHook(pool, asgemu.Hook{
+				Name: "launch", Transition: asgemu.Launching, Timeout: w.Scene.Groups.Hook,
+				Default: Pick(w.draw(), []string{asgemu.Continue, asgemu.Abandon}, "launch hook's default"),
 			})
 		}
 	}
@@ -114,7 +122,7 @@ func (w *World) scaleUp(group string) {
 	counted := 0
 	for _, i := range w.cloud.Members(group) {
 		switch i.Lifecycle {
-		case asgemu.Pending:
+		case asgemu.Pending, asgemu.PendingWait:
 			return // it takes the pods first
 		case asgemu.InService:
 			counted++

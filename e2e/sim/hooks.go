@@ -13,18 +13,21 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// ScaleIn is a group that gets smaller by the instance of a node, as a scaling policy or an operator does it: nobody has
-// drained the node before.
+// ScaleIn is a group that gets smaller by the instance of a node, as by a scaling policy: nobody has drained the node
+// before.
 type ScaleIn struct {
 	Node string
 	At   time.Duration // from the beginning of the round
 }
 
+var hooksWait = []time.Duration{45 * time.Second, 90 * time.Second, 2 * time.Minute, 4 * time.Minute}
+
 func (s *Scene) drawHooks(d Draw) {
 	if !s.Groups.Manage || s.Intake == IntakeIMDS || !d.Chance(0.5, "hooks") { // of hooks only the queue knows
 		return
 	}
-	s.Groups.Hook = Pick(d, []time.Duration{45 * time.Second, 90 * time.Second, 2 * time.Minute, 4 * time.Minute}, "hook waits")
+	s.Groups.Hook = Pick(d, hooksWait, "hook waits")
+	s.Groups.Launches = d.Chance(0.4, "launch hooks")
 	if until := Pick(d, []string{"", "3m", "10m"}, "heartbeats"); until != "" {
 		s.Flags = append(s.Flags, "--heartbeat-until="+until)
 	}
@@ -59,6 +62,10 @@ type hookLife struct {
 
 // announceHook has EventBridge put into the queue that a group waits.
 func (w *World) announceHook(wait asgemu.Wait) {
+	if wait.Transition == asgemu.Launching {
+		w.announceLaunch(wait)
+		return
+	}
 	i := w.instances[wait.Instance]
 	if i == nil {
 		return
@@ -82,29 +89,35 @@ func (w *World) announceHook(wait asgemu.Wait) {
 	case p < 0.33:
 		copies = 2
 	}
-	event := fmt.Sprintf("%08x-%04x-4000-8000-40004000%04x", w.Scene.Seed&0xffffffff, len(w.judge.hooks), len(w.judge.hooks))
+	event := fmt.Sprintf("%08x-%04x-4000-8000-400040004000", w.Scene.Seed&0xffffffff, len(w.judge.hooks))
 	for n := range copies {
 		w.after(delay+time.Duration(n)*5*time.Second, fmt.Sprintf("send hook of %s %d", i.id, n), func() {
 			w.note("group %s: message %s about its hook for %s", wait.Group, event, i.node)
 			if h.sent.IsZero() {
 				h.sent = time.Now()
 			}
-			text := envelope("aws.autoscaling", "EC2 Instance-terminate Lifecycle Action", event, wait.Since, map[string]string{
-				"LifecycleActionToken": wait.Token, "AutoScalingGroupName": wait.Group, "LifecycleHookName": wait.Hook,
-				"EC2InstanceId": wait.Instance, "LifecycleTransition": wait.Transition, "NotificationMetadata": "",
-			})
-			w.judge.sent(w.Queue.Send(text), i.node, interruption.InstanceTerminating)
+			id := w.Queue.Send(hookMessage("EC2 Instance-terminate Lifecycle Action", event, wait))
+			w.judge.sent(id, i.node, interruption.InstanceTerminating)
 		})
 	}
 }
 
-// hookOf is the wait for an instance, if it lasts.
-func (j *judge) hookOf(id string) *asgemu.Wait {
+// hookMessage is what EventBridge makes of a wait.
+// https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-event-reference.html
+func hookMessage(detailType, event string, wait asgemu.Wait) string {
+	return envelope("aws.autoscaling", detailType, event, wait.Since, map[string]string{
+		"LifecycleActionToken": wait.Token, "AutoScalingGroupName": wait.Group, "LifecycleHookName": wait.Hook,
+		"EC2InstanceId": wait.Instance, "LifecycleTransition": wait.Transition, "NotificationMetadata": "",
+	})
+}
+
+// hookOf is the wait of that transition of an instance, if it lasts.
+func (j *judge) hookOf(id, transition string) *asgemu.Wait {
 	if j.w.cloud == nil {
 		return nil
 	}
 	for _, wait := range j.w.cloud.Waits(id) {
-		if wait.Result == "" {
+		if wait.Result == "" && wait.Transition == transition {
 			return &wait
 		}
 	}
@@ -129,7 +142,7 @@ const hookLook = 5 * time.Second
 // lookAtHook: once the drain has ended, the group is kept no longer.
 func (j *judge) lookAtHook(h *hookLife) {
 	i := j.w.instances[h.Instance]
-	if !i.runs || j.hookOf(h.Instance) == nil {
+	if !i.runs || j.hookOf(h.Instance, asgemu.TerminateAt) == nil || j.w.ended() {
 		return
 	}
 	j.w.after(hookLook, "look at hook of "+i.id, func() { j.lookAtHook(h) })
@@ -157,12 +170,15 @@ func (j *judge) hookEnded(id string) {
 	}
 	waits := j.w.cloud.Waits(id)
 	last := waits[len(waits)-1]
-	j.w.note("group %s: its hook for %s has ended: %s after %d heartbeats, timed out %t", h.Group, h.node, last.Result, last.Heartbeats, last.TimedOut)
+	j.w.note("group %s: its hook for %s has ended: %s after %d heartbeats, timed out %t",
+		h.Group, h.node, last.Result, last.Heartbeats, last.TimedOut)
 	life := j.life(h.node)
 	switch {
-	case !last.TimedOut, h.sent.IsZero(), !life.canceled.IsZero(), j.hung():
+	case !last.TimedOut, j.w.ended(), h.sent.IsZero(), !life.canceled.IsZero(), j.hung():
 		return
-	case last.Until.Sub(h.sent) < margin+recovery, j.w.disturbed(h.sent.Sub(j.w.began)-recovery, last.Until.Sub(j.w.began)):
+	case last.Until.Sub(h.sent) < margin+recovery:
+		return
+	case j.w.disturbed(h.sent.Sub(j.w.began)-recovery, last.Until.Sub(j.w.began)):
 		return
 	}
 	if i := j.w.instances[id]; i != nil && !i.ended.IsZero() && i.ended.Before(last.Until) {
@@ -174,12 +190,19 @@ func (j *judge) hookEnded(id string) {
 
 // judgeComplete: a group ends an instance once it need wait no longer. Until then it has what pods need.
 func (j *judge) judgeComplete(by, id string) {
+	if j.hookOf(id, asgemu.Launching) != nil {
+		j.judgeLaunched(by, id)
+		return
+	}
 	h, i := j.hooks[id], j.w.instances[id]
+	if i != nil && h == nil && j.w.Scene.Groups.Launches {
+		return // the hook for its launch is over
+	}
 	if h == nil || i == nil {
 		j.breaks(notOurs, "%s completes a hook for %s, and no group waits", by, id)
 		return
 	}
-	if j.hookOf(id) == nil {
+	if j.hookOf(id, asgemu.TerminateAt) == nil {
 		return // it is over already
 	}
 	j.w.note("%s: completes the hook for %s", by, i.node)
@@ -202,5 +225,49 @@ func (j *judge) judgeComplete(by, id string) {
 	})
 	if len(stays) > 0 {
 		j.breaks(graceKept, "%s completes the hook for %s, and pod %s is there", by, i.node, stays[0].Name)
+	}
+}
+
+// announceLaunch has EventBridge put into the queue that a group waits for an instance that it has launched.
+func (w *World) announceLaunch(wait asgemu.Wait) {
+	d := w.draw()
+	delay := d.Between(100*time.Millisecond, 3*time.Second, wait.Instance, "launch hook's delay")
+	event := fmt.Sprintf("%08x-%s-4000-8000-40004000aaaa", w.Scene.Seed&0xffffffff, wait.Instance[len(wait.Instance)-4:])
+	w.note("group %s: waits for %s, launched, until %.3f", wait.Group, wait.Instance, wait.Until.Sub(w.began).Seconds())
+	w.after(delay, "send launch hook of "+wait.Instance, func() {
+		w.Queue.Send(hookMessage("EC2 Instance-launch Lifecycle Action", event, wait))
+		w.after(launchLook, "look at launch hook of "+wait.Instance, func() { w.judge.lookAtLaunch(wait) })
+	})
+}
+
+// launchLook is how long an instance whose Node is Ready can be kept from going into service: that is looked at again
+// after 30 s at the most.
+const launchLook = 30*time.Second + recovery
+
+// lookAtLaunch: an instance whose Node is Ready goes into service.
+func (j *judge) lookAtLaunch(wait asgemu.Wait) {
+	i := j.w.instances[wait.Instance]
+	if j.hookOf(wait.Instance, asgemu.Launching) == nil || i == nil || !i.runs || j.w.ended() {
+		return
+	}
+	node, now := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, i.node), j.w.since()
+	ready := node != nil && isReady(node) && time.Since(node.CreationTimestamp.Add(-j.w.Ahead)) > launchLook
+	if ready && !j.w.disturbed(now-launchLook-recovery, now) && !j.hung() {
+		j.breaks(notInVain, "group %s waits for %s, launched at %.3f, whose node is Ready",
+			wait.Group, i.node, wait.Since.Sub(j.w.began).Seconds())
+	}
+	j.w.after(hookLook, "look at launch hook of "+wait.Instance, func() { j.lookAtLaunch(wait) })
+}
+
+// judgeLaunched: an instance goes into service once its Node is Ready, and not before.
+func (j *judge) judgeLaunched(by, id string) {
+	i := j.w.instances[id]
+	if i == nil {
+		j.breaks(recordsTrue, "%s completes the launch hook for %s, which is no node yet", by, id)
+		return
+	}
+	j.w.note("%s: completes the launch hook for %s", by, i.node)
+	if node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, i.node); node == nil || !isReady(node) {
+		j.breaks(recordsTrue, "%s completes the launch hook for %s, which is not Ready", by, i.node)
 	}
 }

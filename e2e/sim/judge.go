@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"spot-handler/e2e/asgemu"
 	"spot-handler/e2e/sim/memapi"
 	"spot-handler/e2e/sqsemu"
 	"spot-handler/handler/interruption"
@@ -161,8 +162,13 @@ func (j *judge) unsettled() (list []string) {
 		}
 	}
 	for _, s := range w.Scene.ScaleIns {
-		if i := w.instances[instanceID(s.Node)]; w.since() < s.At || i.runs && j.hookOf(i.id) != nil {
+		if w.since() < s.At {
 			list = append(list, "the group has yet to end "+s.Node)
+		}
+	}
+	for id, h := range j.hooks {
+		if w.instances[id].runs && j.hookOf(id, asgemu.TerminateAt) != nil {
+			list = append(list, "the group waits for "+h.node)
 		}
 	}
 	for _, f := range w.Scene.Faults {

@@ -77,7 +77,8 @@ func (j *judge) judgeTerminate(by, id string) {
 	}
 	rec, has := recordOf(node)
 	released := rec.Rehearsed() && rec.Release
-	if !has || rec.Kind != interruption.RebalanceRecommendation && rec.Kind != interruption.ScheduledEvent && !released || !mayRelease(node) {
+	ours := released || rec.Kind == interruption.RebalanceRecommendation || rec.Kind == interruption.ScheduledEvent
+	if !has || !ours || !mayRelease(node) {
 		j.breaks(notOurs, "%s terminates %s, and its record is %s", by, i.node, summary(rec, has))
 	}
 	if released && rec.Phase == interruption.DeadlineReached {

@@ -248,7 +248,9 @@ func (j *judge) stands(node *corev1.Node, rec interruption.Record) bool {
 	}
 	// EC2 has given a notice for an instance of a group and not taken it: nobody else does. Nor does anybody without
 	// detaching it, but for an autoscaler that makes groups smaller, which is not played.
-	scheduled := slices.ContainsFunc(rec.Announcements(), func(a interruption.Announcement) bool { return a.Kind == interruption.ScheduledEvent })
+	scheduled := slices.ContainsFunc(rec.Announcements(), func(a interruption.Announcement) bool {
+		return a.Kind == interruption.ScheduledEvent
+	})
 	leftToEC2 := slices.Contains(flags, "--provisioner=none") || j.w.Scene.Groups.Placeholders ||
 		j.w.cloud != nil && (rec.Kind.Certain() || scheduled && !detached)
 	return cordonOnly || leftToEC2 && rec.Phase.Over() && j.w.alive(node.Name)

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 
+	"spot-handler/e2e/asgemu"
 	"spot-handler/e2e/sim/memapi"
 	"spot-handler/handler/interruption"
 )
@@ -54,6 +55,9 @@ func (j *judge) judgeHookTime(life *podLife, fate *nodeLife) {
 	i := j.w.instanceOf(life.pod.Spec.NodeName)
 	if i == nil || j.hooks[i.id] == nil || len(fate.recorded) != 1 || !fate.canceled.IsZero() || !fate.rehearsed.IsZero() {
 		return
+	}
+	if !i.runs && j.hookOf(i.id, asgemu.TerminateAt) != nil {
+		return // EC2 has taken it, and said nothing
 	}
 	if recorded := fate.recorded[interruption.InstanceTerminating]; !recorded.IsZero() {
 		j.judgeUntil(life, recorded, j.hookUntil(j.hooks[i.id]))

@@ -14,8 +14,8 @@ import (
 	"spot-handler/handler/nodes"
 )
 
-// Rehearsal is an interruption that an operator rehearses, as the command does: it writes the record, cancels what has no
-// deadline, and takes back what nobody has taken up.
+// Rehearsal is an interruption that an operator rehearses, as the command does: it writes the record, cancels what has
+// no deadline, and takes back what nobody has taken up.
 type Rehearsal struct {
 	Node     string
 	Kind     interruption.Kind
@@ -173,8 +173,8 @@ func (j *judge) rehearsed(r Rehearsal) {
 // is under way is waited for.
 const restoredIn = cancelTakes
 
-// judgeRehearsal: nothing is left of a rehearsal that was cancelled, or whose deadline has passed, unless the node was to
-// be terminated then.
+// judgeRehearsal: nothing is left of a rehearsal that was cancelled, or whose deadline has passed, unless the node was
+// to be terminated then.
 func (j *judge) judgeRehearsal(r Rehearsal, since time.Duration, what string) {
 	node, rec := j.w.rehearsing(r)
 	if node == nil || node.DeletionTimestamp != nil || j.w.disturbed(since-recovery, j.w.since()) || j.hung() {
@@ -183,7 +183,8 @@ func (j *judge) judgeRehearsal(r Rehearsal, since time.Duration, what string) {
 	if r.Release && rec.Phase.Over() { // whether somebody terminates it is another matter
 		return
 	}
-	j.breaks(takenBack, "node %s: its rehearsal, since %.3f, %s, and is %s", r.Node, since.Seconds(), what, summary(rec, true))
+	j.breaks(takenBack, "node %s: its rehearsal, since %.3f, %s, and is %s",
+		r.Node, since.Seconds(), what, summary(rec, true))
 }
 
 // mayRelease reports whether the node may be terminated, as far as its record says: it has none, or that of a real
@@ -193,14 +194,15 @@ func mayRelease(node *corev1.Node) bool {
 	return !has || !rec.Rehearsed() || rec.Release
 }
 
-// judgeRehearsed: once nothing is left of a rehearsal, nobody is evicted for it. One that was cancelled or taken back can
-// have evictions that are under way.
+// judgeRehearsed: once nothing is left of a rehearsal, nobody is evicted for it. One that was cancelled or taken back
+// can have evictions that are under way.
 func (j *judge) judgeRehearsed(c memapi.Change, pod *corev1.Pod, life *nodeLife) {
 	node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, pod.Spec.NodeName)
 	if node == nil {
 		return
 	}
 	if _, has := recordOf(node); !has && time.Since(life.restored) > recovery {
-		j.breaks(noReason, "%s ends pod %s, and the rehearsal of %s was over at %.3f", c.By, c.Key, node.Name, life.restored.Sub(j.w.began).Seconds())
+		j.breaks(noReason, "%s ends pod %s, and the rehearsal of %s was over at %.3f",
+			c.By, c.Key, node.Name, life.restored.Sub(j.w.began).Seconds())
 	}
 }

@@ -116,7 +116,8 @@ func smallerThan(s Scene) (list []Scene) {
 	for _, clears := range []func(*Groups) bool{
 		func(g *Groups) bool { return clearOf(&g.Rebalances) },
 		func(g *Groups) bool { return clearOf(&g.Full) },
-		func(g *Groups) bool { return len(s.ScaleIns) == 0 && clearOf(&g.Hook) },
+		func(g *Groups) bool { return clearOf(&g.Launches) },
+		func(g *Groups) bool { return len(s.ScaleIns) == 0 && !g.Launches && clearOf(&g.Hook) },
 	} {
 		if groups := s.Groups; clears(&groups) {
 			add(func(s *Scene) { s.Groups = groups })

@@ -86,15 +86,13 @@ func (c *collection) inCache(version int64) (objects map[string]*stored, keys []
 
 // needs is the version that the watch cache must have to answer the request; 0: any will do.
 func (s *Server) needs(q *Request) int64 {
-	version := q.Query.Get("resourceVersion")
+	version, initial := q.Query.Get("resourceVersion"), q.Query.Get("sendInitialEvents") == "true"
 	asked, _ := strconv.ParseInt(version, 10, 64)
 	switch {
-	case q.Query.Get("continue") != "":
+	case q.Query.Get("continue") != "", q.Verb == "watch" && !initial:
 		return 0
-	case q.Verb == "list" && version == "", q.Verb == "watch" && version == "" && q.Query.Get("sendInitialEvents") == "true":
+	case version == "" && q.Verb != "get":
 		return s.version
-	case q.Verb == "watch" && q.Query.Get("sendInitialEvents") != "true":
-		return 0
 	}
 	return asked
 }
@@ -121,9 +119,11 @@ func (s *Server) awaitCache(ctx context.Context, q *Request) {
 	}
 }
 
-// read is how the request sees the objects of its kind, of which version; f: the watch cache does not have what it asks
-// for.
-func (s *Server) read(c *collection, q *Request) (objects map[string]*stored, keys []string, version int64, f *Failure) {
+// read is how the request sees the objects of its kind, and as of which version; f: the watch cache does not have what
+// it asks for.
+func (s *Server) read(
+	c *collection, q *Request,
+) (objects map[string]*stored, keys []string, version int64, f *Failure) {
 	cached := s.cacheVersion(c)
 	switch {
 	case q.Query.Get("resourceVersion") == "" && q.Verb != "watch":

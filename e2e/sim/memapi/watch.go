@@ -235,7 +235,9 @@ type watchParameters struct {
 }
 
 // watch begins a watch. The lock is held.
-func (s *Server) watch(ctx context.Context, client *Client, c *collection, q *Request, sel selection, p watchParameters) (*watch, *Failure) {
+func (s *Server) watch(
+	ctx context.Context, client *Client, c *collection, q *Request, sel selection, p watchParameters,
+) (*watch, *Failure) {
 	w := &watch{
 		server: s, of: c, client: client, ctx: ctx, sel: sel, lag: p.lag, wake: make(chan struct{}, 1),
 		until: time.Now().Add(p.timeout), bookmarks: p.bookmarks, marked: time.Now(),
