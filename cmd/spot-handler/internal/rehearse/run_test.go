@@ -270,9 +270,19 @@ func TestWhatCanGoWrong(t *testing.T) {
 				c.later(time.Second, node.Name, undone)
 			}
 		}, func(o *Options) { o.Kind = interruption.RebalanceRecommendation }, 62 * time.Second, "", false},
-		"released": {func(c *cluster, node *corev1.Node, rec interruption.Record) {
+		"deleted": {func(c *cluster, node *corev1.Node, rec interruption.Record) {
+			c.later(9*time.Second, node.Name, func(n *corev1.Node) {
+				write(n, ended(rec, interruption.Released))
+				n.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+			})
+		}, func(o *Options) { o.Release = true }, 10 * time.Second, "", true},
+		"detached and terminated": {func(c *cluster, node *corev1.Node, rec interruption.Record) {
+			rec.Replacement = &interruption.Replacement{Backend: "asg", Name: "workers", State: "Launched", Detached: true}
 			c.later(9*time.Second, node.Name, func(n *corev1.Node) { write(n, ended(rec, interruption.Released)) })
 		}, func(o *Options) { o.Release = true }, 10 * time.Second, "", true},
+		"left in its group": {func(c *cluster, node *corev1.Node, rec interruption.Record) {
+			c.later(9*time.Second, node.Name, func(n *corev1.Node) { write(n, ended(rec, interruption.Released)) })
+		}, func(o *Options) { o.Release = true }, 40 * time.Second, "spot-handler/cancel=true", true},
 		"not released": {func(c *cluster, node *corev1.Node, rec interruption.Record) {
 			c.later(9*time.Second, node.Name, func(n *corev1.Node) { write(n, ended(rec, interruption.Drained)) })
 		}, func(o *Options) { o.Release = true }, 40 * time.Second, "--release-node", true},
