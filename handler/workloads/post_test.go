@@ -139,6 +139,7 @@ func TestTarget(t *testing.T) {
 			p.Spec.HostNetwork, o.Networks = true, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 		}, "http://10.9.9.9:80/"},
 		{"80", "fe80::1%eth0", nil, ""},
+		{"80", "fd00:ec3::23%eth0", nil, ""},
 		{"80", "224.0.0.1", nil, ""},
 		{"80", "10.1.2.3", func(o *Options, _ *corev1.Pod) { o.Networks = []netip.Prefix{netip.MustParsePrefix("10.2.0.0/16")} }, ""},
 		{"80", "10.2.2.3", func(o *Options, _ *corev1.Pod) { o.Networks = []netip.Prefix{netip.MustParsePrefix("10.2.0.0/16")} }, "http://10.2.2.3:80/"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -406,5 +407,27 @@ func TestScoreFollowsWhatIsPlaced(t *testing.T) {
 	s.GiveBack(list("1"))
 	if again := s.Score(Measure{}); less >= whole || again != whole {
 		t.Errorf("scores %v, %v once a pod is there, and %v once it has gone", whole, less, again)
+	}
+}
+
+// Whom a pod keeps away is looked for in its own namespace, in those that are named, or by a selector in any.
+func TestNamespacesOfTerms(t *testing.T) {
+	for name, tt := range map[string]struct {
+		named    []string
+		selector *metav1.LabelSelector
+		want     []string
+	}{
+		"its own":             {nil, nil, []string{"shop"}},
+		"named":               {[]string{"a", "b"}, nil, []string{"a", "b"}},
+		"selected":            {nil, &metav1.LabelSelector{}, nil},
+		"selected, and named": {[]string{"a"}, &metav1.LabelSelector{}, nil},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop"}}
+		pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: "zone", Namespaces: tt.named, NamespaceSelector: tt.selector}},
+		}}
+		if got := AntiTerms(pod)[0].namespaces; !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
 	}
 }
