@@ -102,6 +102,8 @@ type player struct {
 	t     *testing.T
 	conf  aws.Config
 	level zerolog.Level
+	// account, if there is one, is told what becomes of all.
+	account *sim.Account
 }
 
 func newPlayer(t *testing.T) player {
@@ -127,7 +129,7 @@ func newPlayer(t *testing.T) player {
 	t.Cleanup(func() { runtime.GOMAXPROCS(processors); debug.SetGCPercent(percent) })
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
 	t.Cleanup(klog.ClearLogger)
-	return player{t, conf, level}
+	return player{t, conf, level, nil}
 }
 
 // shrinksFor bounds how long a scene is made smaller.
@@ -178,6 +180,9 @@ func (p player) play(scene sim.Scene) (broken []string, trace string) {
 		world := sim.New(scene)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
+		if p.account != nil {
+			world.Follow(p.account)
+		}
 		go world.Run(ctx)
 		world.Start(func(l sim.Launch) sim.Process {
 			own := p.conf.Copy()

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -81,8 +82,8 @@ func (w *World) setClaim(claim custom, i *instance, conditions ...string) {
 	}
 	status := map[string]any{
 		"conditions": list, "providerID": "aws:///" + i.zone + "/" + i.id,
-		"capacity":    map[string]any{"cpu": fmt.Sprint(i.cpu/1000, ""), "memory": fmt.Sprintf("%dGi", i.cpu/1000*4), "pods": "58"},
-		"allocatable": map[string]any{"cpu": fmt.Sprint(i.cpu/1000, ""), "memory": fmt.Sprintf("%dGi", i.cpu/1000*4), "pods": "58"},
+		"capacity":    map[string]any{"cpu": fmt.Sprintf("%dm", i.cpu), "memory": fmt.Sprintf("%dGi", i.cpu/1000*4), "pods": "58"},
+		"allocatable": map[string]any{"cpu": fmt.Sprintf("%dm", i.cpu), "memory": fmt.Sprintf("%dGi", i.cpu/1000*4), "pods": "58"},
 	}
 	if slices.Contains(conditions, "Registered") {
 		status["nodeName"] = i.node
@@ -109,7 +110,7 @@ func (w *World) claimChanged(c memapi.Change) {
 		}
 		fallthrough
 	case c.Before == nil && w.since() > 0:
-		w.after(w.draw().Between(500*time.Millisecond, 4*time.Second, c.Key, "launch"), "launch "+c.Key, func() { w.launch(c.Key) })
+		w.after(w.steady(time.Second, 500*time.Millisecond, 4*time.Second, c.Key, "launch"), "launch "+c.Key, func() { w.launch(c.Key) })
 	}
 }
 
@@ -157,7 +158,7 @@ func (w *World) launch(name string) {
 		w.Remove(memapi.NodeClaims, name, byKarpenter)
 		return
 	}
-	i := &instance{id: instanceID(name), node: name, claim: name, pool: pool, zone: Pick(w.draw(), zones, name, "zone"), cpu: 4000}
+	i := &instance{id: instanceID(name), node: name, claim: name, pool: pool, zone: Pick(w.draw(), zones, name, "zone"), cpu: cmp.Or(k.CPU, 4000)}
 	if among := choices(claim, corev1.LabelTopologyZone); len(among) > 0 {
 		i.zone = Pick(w.draw(), among, name, "zone")
 	}
@@ -167,8 +168,19 @@ func (w *World) launch(name string) {
 	w.add(i)
 	w.note("karpenter: launches %s", name)
 	w.changeClaim(name, func(c custom) { w.setClaim(c, i, "Launched") })
-	boot := k.Boot * time.Duration(80+w.draw().Int(50, name, "boot")) / 100
+	boot := k.Boot
+	if !k.Steady {
+		boot = boot * time.Duration(80+w.draw().Int(50, name, "boot")) / 100
+	}
 	w.after(boot, "register "+name, func() { w.register(i) })
+}
+
+// steady is a time, or one from least to most if Karpenter is not always equally fast.
+func (w *World) steady(usual, least, most time.Duration, names ...string) time.Duration {
+	if w.Scene.Karpenter.Steady {
+		return usual
+	}
+	return w.draw().Between(least, most, names...)
 }
 
 func (w *World) register(i *instance) {
@@ -183,7 +195,7 @@ func (w *World) register(i *instance) {
 		w.note("karpenter: %s never becomes Ready", i.node)
 		return
 	}
-	w.after(w.draw().Between(0, 3*time.Second, i.node, "initialize"), "initialize "+i.claim, func() {
+	w.after(w.steady(500*time.Millisecond, 0, 3*time.Second, i.node, "initialize"), "initialize "+i.claim, func() {
 		if !i.runs {
 			return
 		}

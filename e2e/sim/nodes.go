@@ -146,7 +146,7 @@ func (w *World) end(i *instance, taken bool) {
 		return
 	}
 	// Karpenter finds out that a machine is gone: at once, if it reads of it in its own queue, or when it next lists them.
-	w.after(w.draw().Between(5*time.Second, 100*time.Second, i.node, "collected"), "collect "+i.id, func() { w.collect(i) })
+	w.after(w.Scene.CollectedAfter(i.node), "collect "+i.id, func() { w.collect(i) })
 }
 
 func (w *World) nodeUnknown(i *instance) {

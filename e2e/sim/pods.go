@@ -61,61 +61,6 @@ func (w *World) changePod(pod *corev1.Pod, by string, how func(*corev1.Pod)) boo
 	return true
 }
 
-// lookForRoom is the scheduler.
-func (w *World) lookForRoom() {
-	w.after(30*time.Millisecond, "schedule", func() {
-		left := false
-		for _, pod := range memapi.List[*corev1.Pod](w.Server, memapi.Pods) {
-			if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || memapi.Finished(pod) {
-				continue
-			}
-			if node := w.nodeFor(pod); node != "" {
-				w.changePod(pod, byScheduler, func(p *corev1.Pod) {
-					p.Spec.NodeName = node
-					p.Status.Conditions = []corev1.PodCondition{{
-						Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: w.Now(),
-					}}
-				})
-			} else {
-				left = true
-				w.preempt(pod)
-			}
-		}
-		if left {
-			w.provision()
-		}
-	})
-}
-
-// nodeFor is where a pod goes: of those with room, the one with the most.
-func (w *World) nodeFor(pod *corev1.Pod) string {
-	best, most := "", int64(-1)
-	for _, node := range memapi.List[*corev1.Node](w.Server, memapi.Nodes) {
-		if !isOpen(node) || !affine(pod, node) {
-			continue
-		}
-		if free := w.freeOn(node.Name) - cpuOf(pod); free >= 0 && free > most && w.volumeFits(pod, node.Name) {
-			best, most = node.Name, free
-		}
-	}
-	return best
-}
-
-// isOpen reports whether the scheduler may place pods on the node.
-func isOpen(node *corev1.Node) bool {
-	closed := slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule })
-	return !node.Spec.Unschedulable && !closed && isReady(node) && node.DeletionTimestamp == nil
-}
-
-// volumeFits: a volume of one node has to be detached first.
-func (w *World) volumeFits(pod *corev1.Pod, node string) bool {
-	if len(pod.Spec.Volumes) == 0 {
-		return true
-	}
-	at := memapi.Get[attachment](w.Server, memapi.Attachments, "va-"+pod.Name)
-	return at == nil || at.Spec.NodeName == node
-}
-
 func (w *World) attach(pod *corev1.Pod) {
 	volume := "pv-" + pod.Name
 	w.Put(memapi.Attachments, &storagev1.VolumeAttachment{
@@ -197,7 +142,7 @@ func (w *World) stopPod(pod *corev1.Pod) {
 	}
 	of := w.workloadOf(pod)
 	grace := time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second
-	takes := 30*time.Millisecond + min(grace, w.draw().Between(of.Stop*8/10, of.Stop, pod.Name, "stops"))
+	takes := 30*time.Millisecond + min(grace, w.Scene.StopsAfter(of, pod.Name))
 	w.after(takes, "stopped "+string(pod.UID), func() {
 		now := memapi.Get[*corev1.Pod](w.Server, memapi.Pods, memapi.Key(pod))
 		if now != nil && now.UID == pod.UID && w.alive(pod.Spec.NodeName) {

@@ -19,7 +19,10 @@ type Scene struct {
 
 	Nodes     []Node
 	Workloads []Workload
-	Losses    []Loss
+	// Pods are those that there are at the beginning, but those of DaemonSets. If there are none, all workloads have
+	// theirs, where there is room, and all have been there for long.
+	Pods   []Standing
+	Losses []Loss
 	// Rehearsals are by an operator, of nodes that EC2 takes and of others.
 	Rehearsals []Rehearsal
 	Faults     []Fault
@@ -56,6 +59,8 @@ type Karpenter struct {
 	NeverReady   float64       // the chance that a node registers and never initializes
 	Provisions   bool          // it makes nodes for pods that are pending
 	Consolidates time.Duration // how long a node may be empty; 0: for ever
+	CPU          int64         // the least that a machine has, in thousandths; 0: 4000
+	Steady       bool          // it is always equally fast
 }
 
 // Workload is a controller with its pods.

@@ -174,10 +174,18 @@ func (w *World) buildWorkload(of *Workload) {
 		}
 		return
 	}
-	for i := range of.Replicas {
+	standing := w.Scene.standing(of.Name)
+	n := of.Replicas
+	if len(w.Scene.Pods) > 0 {
+		n = len(standing)
+	}
+	for i := range n {
 		name := w.name(meta.Name)
 		if of.Kind == "StatefulSet" {
 			name = fmt.Sprintf("%s-%d", of.Name, i)
+		}
+		if len(standing) > 0 {
+			name = standing[i].Name
 		}
 		pod := podOf(of, name)
 		if owner != nil {
@@ -191,6 +199,11 @@ func (w *World) buildWorkload(of *Workload) {
 					VolumeName:  "pv-" + name,
 				},
 			}, byController)
+		}
+		if len(standing) > 0 {
+			w.stand(pod, standing[i])
+			w.Put(memapi.Pods, pod, byKubelet)
+			continue
 		}
 		w.settled(pod, of, w.roomAtFirst(pod, name), i)
 	}
@@ -372,7 +385,8 @@ func (w *World) syncDeployment(set *appsv1.ReplicaSet, active []*corev1.Pod) {
 	}
 }
 
-// syncStatefulSet makes the pods that are missing, in order: a pod is made again when the one of its name is gone.
+// syncStatefulSet makes the pods that are missing, in order: a pod is made again when the one of its name is gone, and
+// when all before it are Ready.
 func (w *World) syncStatefulSet(set *appsv1.StatefulSet) {
 	for i := range int(*set.Spec.Replicas) {
 		name := fmt.Sprintf("%s-%d", set.Name, i)
@@ -381,22 +395,9 @@ func (w *World) syncStatefulSet(set *appsv1.StatefulSet) {
 		case pod == nil:
 			w.Put(memapi.Pods, owned(podOf(w.workloads[set.Name], name), "StatefulSet", set), byController)
 			return
-		case pod.DeletionTimestamp != nil, memapi.Finished(pod):
+		case pod.DeletionTimestamp != nil, !memapi.Ready(pod):
 			return
 		}
-	}
-}
-
-// syncJob replaces pods that are gone or going, up to its parallelism.
-func (w *World) syncJob(job *batchv1.Job) {
-	active := 0
-	for _, pod := range memapi.List[*corev1.Pod](w.Server, memapi.Pods) {
-		if isOf(pod, job) && pod.DeletionTimestamp == nil && !memapi.Finished(pod) {
-			active++
-		}
-	}
-	for range int(*job.Spec.Parallelism) - active {
-		w.Put(memapi.Pods, owned(podOf(w.workloads[job.Name], w.name(job.Name)), "Job", job), byController)
 	}
 }
 

@@ -34,7 +34,9 @@ type World struct {
 	byNode    map[string]*instance
 	workloads map[string]*Workload // by name
 	made      map[string]int       // names that were made, by what for
+	failures  map[string]*failures // of Jobs, by name
 	judge     *judge
+	account   *Account // nil: nobody asks for one
 	trace     trace
 	replicas  []*memapi.Client // the current process of each; nil: none runs
 	agents    map[string]*agent
@@ -49,7 +51,7 @@ type World struct {
 func New(s Scene) *World {
 	w := &World{
 		Server: memapi.New(), Scene: s, sqs: sqsemu.New(), began: time.Now(), byKey: map[string]*timer{}, wake: make(chan struct{}, 1),
-		instances: map[string]*instance{}, byNode: map[string]*instance{}, workloads: map[string]*Workload{}, made: map[string]int{}, clients: map[string]bool{},
+		instances: map[string]*instance{}, byNode: map[string]*instance{}, workloads: map[string]*Workload{}, made: map[string]int{}, failures: map[string]*failures{}, clients: map[string]bool{},
 		replicas: make([]*memapi.Client, Replicas), agents: map[string]*agent{},
 	}
 	w.Queue = w.sqs.Queue("spot-handler")
@@ -156,6 +158,7 @@ func (w *World) Run(ctx context.Context) {
 // changed has controllers look at what has changed, in their own time.
 func (w *World) changed(c memapi.Change) {
 	w.judge.changed(c)
+	w.tellAccount(c)
 	switch c.Kind {
 	case memapi.Pods:
 		w.podChanged(c)
