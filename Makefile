@@ -18,6 +18,9 @@
 # make sim SEED=7 ROUNDS=1000
 #               the same in virtual time, in a simulated cluster: thousands of interrupted nodes in
 #               minutes; ROUNDS=1 prints what happened in the round of that seed
+# make reality SEED=7 ROUNDS=10
+#               the same scenes on real control planes and in the simulator, for minutes each: what
+#               becomes of pods and nodes must be the same
 # make scale NODES=10000
 #               the same for a cluster of so many nodes (10000 or 50000; both by default) that
 #               loses a tenth of them at once, on control planes of several sizes
@@ -44,7 +47,7 @@
 #               binaries, chart, checksums and notes in DIST, as the release workflow makes them
 # make help     this text
 #
-# test, story, demo, chaos, hostile, upgrade, accuracy and bench build the control plane once
+# test, story, demo, chaos, reality, hostile, upgrade, accuracy and bench build the control plane once
 # (about 9 minutes on 2 cores), test, upgrade, chart and release also Helm (3 minutes), test and
 # lint the linters (2 minutes), test and one story another handler (2 minutes), into the user's
 # cache directory; from then on they start in seconds. Another version of Kubernetes takes about
@@ -82,9 +85,9 @@ ALSO_OLDEST    := $(if $(KUBERNETES)$(KARPENTER),,$(OLDEST))
 
 # The packages whose tests start a control plane, or run programs that are built or
 # downloaded first.
-NOT_UNIT := bench chaos chart controlplane forecast hostile image manual observe release stories
+NOT_UNIT := bench chaos chart controlplane forecast hostile image manual observe release sim/reality stories
 
-.PHONY: build unit story test lint demo chaos sim scale mutants fuzz vulnerabilities hostile upgrade accuracy bench image chart release help
+.PHONY: build unit story test lint demo chaos sim reality scale mutants fuzz vulnerabilities hostile upgrade accuracy bench image chart release help
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -103,7 +106,7 @@ story:
 
 # The tests of e2e/stories have the processors first; all others take what they leave, two packages
 # at a time, as most of them wait more than they work. Forecasts are compared with what happens
-# when: they come last, and the hostile tenant takes what they leave. The simulator plays two minutes of
+# when, and so is the simulator: they come last, and the hostile tenant takes what they leave. The simulator plays two minutes of
 # scenes that the commit draws: each commit plays others, and again the same ones if it is tested again.
 test: lint
 	go run ./e2e/tool -build controlplane helm handler
@@ -113,8 +116,9 @@ test: lint
 	  -beside "env SIM_SEED=$(COMMITS_SEED) SIM_MINUTES=2 SIM_AGAIN=3 nice -n 10 go test -count=1 -timeout 30m -v -run ^TestSim$$ ./cmd/spot-handler" \
 	  -beside "nice -n 10 go -C e2e/aws test -count=1 ./..." \
 	  -beside "nice -n 10 go -C e2e/plots test -count=1 ./..." \
-	  -beside "nice -n 10 go test -count=1 -timeout 60m -p 2 -parallel 3 $$(go list ./... | grep -vE '/e2e/(stories|forecast|hostile)$$' | tr '\n' ' ')" \
+	  -beside "nice -n 10 go test -count=1 -timeout 60m -p 2 -parallel 3 $$(go list ./... | grep -vE '/e2e/(stories|forecast|hostile|sim/reality)$$' | tr '\n' ' ')" \
 	  -after "go test -count=1 -timeout 20m ./e2e/forecast" \
+	  -after "go test -count=1 -timeout 30m ./e2e/sim/reality" \
 	  -after "nice -n 10 go test -count=1 -timeout 20m ./e2e/hostile" \
 	  "go test -count=1 -timeout 60m -parallel $(PARALLEL) ./e2e/stories"
 
@@ -140,6 +144,10 @@ sim:
 	go test -c -o bin/sim.test ./cmd/spot-handler
 	cd cmd/spot-handler && SIM_SEED=$(SEED) SIM_ROUNDS=$(or $(ROUNDS),$(if $(MINUTES),,100)) SIM_MINUTES=$(MINUTES) \
 	  ../../bin/sim.test -test.count=1 -test.timeout 24h -test.v -test.run '^TestSim$$'
+
+reality:
+	@go run ./e2e/tool -build controlplane
+	go test -count=1 -timeout 24h -v -run TestReality ./e2e/sim/reality $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SEED),-seed $(SEED))
 
 scale:
 	go test -c -o bin/sim.test ./cmd/spot-handler

@@ -15,7 +15,8 @@
 //   - Its watch cache can be behind, but etcd is never restored from a backup: then what was durable is gone, and
 //     nothing else holds a record of what was done, so there is no invariant that could be kept.
 //   - A Deployment has one ReplicaSet, and nothing rolls out.
-//   - The scheduler knows resources, cordons, taints, node affinity and attached volumes.
+//   - The scheduler knows resources, cordons, taints, node affinity and attached volumes. It prefers nodes as the real
+//     one does, but for ties, and does not make pods wait that it has found no room for.
 //   - Karpenter has two NodePools, launches what it is asked for without looking at requirements but capacity type and
 //     zone, and consolidates empty nodes only.
 //   - The clocks of the daemon and of EC2 agree, and the daemon's own pods run on no node.
@@ -25,6 +26,26 @@
 //   - In mode imds only nodes that are lost have a process, which does not drain.
 //   - Of scheduled events only retirements are played.
 //   - Who rehearses an interruption looks at neither a plan nor at findings before, and nobody watches it.
+//
+// # How it is known to be true
+//
+// Package reality plays the same scenes on a real control plane, with kwok's kubelets, and compares what becomes of
+// each pod and node. What is not compared:
+//
+//   - What fails on purpose: faults, rates, clocks that differ. A real one does not fail at the same moment.
+//   - Auto Scaling groups, placeholders and the metadata service. The stories have them against emulators.
+//   - Volumes: kwok's kubelets start pods whose volumes are attached elsewhere.
+//   - Scheduled events, which take longer than a round, and instances of Karpenter's that EC2 takes before their
+//     deadline: its provider for kwok does not read of that.
+//   - How long Karpenter takes, and whether it fails: it is quick and reliable here, and slower and worse in the
+//     simulator on purpose.
+//
+// What differs all the same, and is allowed a bounded share:
+//
+//   - Of equal nodes the scheduler takes one by chance, and pods that are made at once come to it in any order. A node
+//     that is lost later can have others' replacements then: its pods are other ones, and its drain ends at another
+//     time. A node that is to be replaced only if it has pods is not, or is.
+//   - Times, by up to 3 s, as the real one's processes take turns on the processors of the machine.
 //
 // # Reproducing
 //
