@@ -30,8 +30,7 @@ const (
 	EndCut     = "cut short" // evicted with less
 	EndDeleted = "deleted"   // past its budget
 	EndOwner   = "ended by its owner"
-	EndLost    = "lost"   // with its node, and nobody had asked it to end
-	EndTooLate = "lost, " // the same, though it was asked: before one of the others
+	EndLost    = "lost" // with its node, and nobody had asked it to end
 )
 
 // PodFate is what becomes of a pod of the beginning.
@@ -41,7 +40,7 @@ type PodFate struct {
 	End   string
 	Grace int64         // the shortest that it was given, in seconds
 	Asked time.Duration // when it was asked to end; 0: it was not
-	Gone  time.Duration // when its Pod was removed; 0: it was not
+	Gone  time.Duration // when its Pod was removed, or its machine taken; 0: neither was
 }
 
 // NodeFate is what becomes of a node.
@@ -153,12 +152,9 @@ func (a *Account) Fates() (f Fates) {
 	for _, p := range a.pods {
 		fate := *p
 		if at, taken := a.taken[fate.Node]; taken && (fate.Gone == 0 || fate.Gone > at) {
-			fate.Gone = 0
-			switch {
-			case fate.Asked == 0 || fate.Asked > at:
+			fate.Gone = at
+			if fate.Asked == 0 || fate.Asked > at {
 				fate.End, fate.Asked, fate.Grace = EndLost, 0, 0
-			default:
-				fate.End = EndTooLate + fate.End
 			}
 		}
 		f.Pods = append(f.Pods, fate)

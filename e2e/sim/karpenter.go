@@ -248,8 +248,9 @@ func (w *World) drainFor(i *instance, until time.Time, bounded bool) (waits bool
 		grace := memapi.GraceOf(pod)
 		key := memapi.Key(pod)
 		switch last := until.Add(-time.Duration(grace) * time.Second); {
+		case bounded && pod.DeletionTimestamp != nil && !pod.DeletionTimestamp.After(until): // it ends in time
 		case bounded && !w.Now().Time.Before(last):
-			left := max(1, int64(until.Sub(w.Now().Time).Seconds()))
+			left := max(1, int64(until.Sub(time.Now().Add(w.Ahead)).Seconds()))
 			w.Delete(memapi.Pods, key, &left, byKarpenter)
 		case pod.DeletionTimestamp == nil:
 			if f := w.Evict(key, &metav1.DeleteOptions{}, byKarpenter); f != nil {
