@@ -133,8 +133,12 @@ func simulate(t *testing.T, program string, scene sim.Scene) (said []sim.Fates) 
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "-test.run", "^TestSimAccount$", "-test.v")
 	cmd.Env = append(os.Environ(), "SIM_SCENE="+in, "SIM_ACCOUNT="+out, "SIM_UNTIL="+ends(scene).String(), fmt.Sprintf("SIM_PLAYS=%d", *plays))
-	if log, err := cmd.CombinedOutput(); err != nil {
+	log, err := cmd.CombinedOutput()
+	if err != nil {
 		t.Fatalf("simulate: %v\n%s", err, log)
+	}
+	if strings.Contains(string(log), "breaks") {
+		t.Logf("%s", log)
 	}
 	readJSON(t, out, &said)
 	if len(said) == 0 {
