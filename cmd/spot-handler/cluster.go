@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
@@ -33,7 +32,7 @@ import (
 // 38 MB large instead of 27. Most of that would be in memory on every spot node.
 var (
 	scheme     = runtime.NewScheme()
-	codecs     = serializer.NewCodecFactory(scheme)
+	codecs     = newCodec(scheme)
 	parameters = runtime.NewParameterCodec(scheme)
 )
 
@@ -154,7 +153,7 @@ func newGroup(conf *rest.Config, gv schema.GroupVersion, transport *http.Client)
 	if gv.Group == "" {
 		conf.APIPath = "/api"
 	}
-	conf.NegotiatedSerializer = codecs.WithoutConversion()
+	conf.NegotiatedSerializer = codecs
 	conf.ContentType = cmp.Or(conf.ContentType, runtime.ContentTypeProtobuf)
 	conf.AcceptContentTypes = cmp.Or(conf.AcceptContentTypes, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON)
 	return rest.RESTClientForConfigAndClient(conf, transport)
