@@ -1,6 +1,7 @@
 package narrow
 
 import (
+	"bytes"
 	"io"
 	"sync"
 )
@@ -12,7 +13,7 @@ type reader struct {
 	kind kind
 	left limit // of the answer's
 	err  error
-	out  []byte // kept, and not read yet
+	out  *bytes.Buffer // what is kept, and not read yet; nil if there is nothing
 
 	at    state
 	stack []level // the last is what the next byte is in; the first is the stream
@@ -57,12 +58,18 @@ func newReader(body io.ReadCloser, of kind) *reader {
 
 func (r *reader) Close() error { return r.body.Close() }
 
-// chunks are for what is dropped. What is kept is read into the caller's own memory: a watch waits
-// most of the time, and there are thousands.
-var chunks = sync.Pool{New: func() any { return new([chunkSize]byte) }}
+// chunks are for what is dropped, and buffers for what is kept until it is read. A watch that waits has
+// neither: most do, most of the time, and there are thousands.
+var (
+	chunks  = sync.Pool{New: func() any { return new([chunkSize]byte) }}
+	buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+)
 
 func (r *reader) Read(p []byte) (int, error) {
-	for len(r.out) == 0 && len(p) > 0 {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	for r.out == nil {
 		switch {
 		case r.err != nil:
 			return 0, r.err
@@ -74,11 +81,17 @@ func (r *reader) Read(p []byte) (int, error) {
 			r.fill(p)
 		}
 	}
-	n := copy(p, r.out)
-	if r.out = r.out[n:]; len(r.out) == 0 {
+	n, _ := r.out.Read(p) // it fails only if it is empty
+	r.release()
+	return n, nil
+}
+
+// release gives the buffer back if it is empty.
+func (r *reader) release() {
+	if r.out.Len() == 0 {
+		buffers.Put(r.out)
 		r.out = nil
 	}
-	return n, nil
 }
 
 func (r *reader) fill(chunk []byte) {
@@ -91,17 +104,18 @@ func (r *reader) fill(chunk []byte) {
 		r.err = ErrTooLong
 		return
 	}
+	r.out = buffers.Get().(*bytes.Buffer)
 	defer func() {
-		if r.left.kept -= int64(len(r.out)); r.left.kept < 0 {
+		if r.left.kept -= int64(r.out.Len()); r.left.kept < 0 {
 			r.err = ErrTooLong
 		}
+		r.release()
 	}()
 	for in := chunk[:n]; len(in) > 0; {
 		if r.enterElement(in[0]); r.drops {
 			in = in[r.drop(in):]
 		} else {
-			r.take(in[0])
-			in = in[1:]
+			in = in[r.take(in):]
 		}
 	}
 }
@@ -133,8 +147,43 @@ func (r *reader) drop(in []byte) int {
 	return i
 }
 
-// take takes the next byte of what is not dropped.
-func (r *reader) take(c byte) {
+// take takes a byte of what is not dropped, or as much of a text as needs no further look, and returns how much
+// that was.
+func (r *reader) take(in []byte) int {
+	if n := r.plain(in); n > 0 {
+		if r.at == inKey {
+			r.key = append(r.key, in[:n]...)
+		} else {
+			r.emit(in[:n]...)
+		}
+		return n
+	}
+	r.takeByte(in[0])
+	return 1
+}
+
+// plain is how much of the input is text that is kept as it is: up to the next quote or backslash, or to a bound.
+func (r *reader) plain(in []byte) int {
+	most := len(in)
+	switch {
+	case r.slash, r.hex > 0:
+		return 0
+	case r.at == inKey:
+		most = min(most, longestKey-len(r.key))
+	case r.at == inText:
+		most = min(most, r.room(r.top().depth))
+	default:
+		return 0
+	}
+	for i := range most {
+		if in[i] == '"' || in[i] == '\\' {
+			return i
+		}
+	}
+	return max(0, most)
+}
+
+func (r *reader) takeByte(c byte) {
 	switch r.at {
 	case inKey:
 		if len(r.key) <= longestKey {
@@ -148,7 +197,7 @@ func (r *reader) take(c byte) {
 			r.cut = true
 			r.drops, r.text, r.at = true, true, after
 			r.slash = c == '\\'
-			r.out = append(r.out, '"')
+			r.out.WriteByte('"')
 			return
 		}
 		r.emit(c)
@@ -258,7 +307,7 @@ func (r *reader) close(c byte) {
 			if top.n > 0 {
 				r.emit(',')
 			}
-			r.out = append(r.out, `"`+CutKey+`":true`...)
+			r.out.WriteString(`"` + CutKey + `":true`)
 			r.cut = false
 		}
 		r.stack = r.stack[:len(r.stack)-1]
@@ -289,9 +338,7 @@ func (r *reader) enterMember() {
 		r.emit(',')
 	}
 	top.n++
-	for _, c := range r.key {
-		r.emit(c)
-	}
+	r.emit(r.key...)
 	r.emit(':')
 	r.at, r.next = value, of
 }
@@ -308,12 +355,21 @@ func (r *reader) enterElement(c byte) {
 
 // exhausted reports whether no more is kept at this depth. The fields of metadata, spec and status
 // that are single values always are: only a longer one ends early.
-func (r *reader) exhausted(depth int) bool {
-	return depth > 0 && r.field < 0 || depth > 1 && r.object < 0
+func (r *reader) exhausted(depth int) bool { return r.room(depth) <= 0 }
+
+// room is how much more is kept at this depth.
+func (r *reader) room(depth int) int {
+	switch {
+	case depth > 1:
+		return min(r.field, r.object) + 1
+	case depth > 0:
+		return r.field + 1
+	}
+	return passes
 }
 
-func (r *reader) emit(c byte) {
-	r.out = append(r.out, c)
-	r.field--
-	r.object--
+func (r *reader) emit(text ...byte) {
+	r.out.Write(text)
+	r.field -= len(text)
+	r.object -= len(text)
 }
