@@ -62,7 +62,7 @@ func compare(scene sim.Scene, was, said sim.Fates) (t tally) {
 	}
 	for key, both := range groups {
 		if lost[key.node] {
-			t.comparePods(both[0], both[1])
+			t.comparePods(both[0], both[1], ends(scene))
 		}
 	}
 	for i, n := range was.Nodes {
@@ -74,7 +74,7 @@ func compare(scene sim.Scene, was, said sim.Fates) (t tally) {
 	return t
 }
 
-func (t *tally) comparePods(was, said []sim.PodFate) {
+func (t *tally) comparePods(was, said []sim.PodFate, until time.Duration) {
 	t.pods += len(was)
 	byTime := func(a, b sim.PodFate) int { return cmp.Or(cmp.Compare(a.Asked, b.Asked), cmp.Compare(a.Gone, b.Gone)) }
 	slices.SortFunc(was, byTime)
@@ -92,7 +92,8 @@ func (t *tally) comparePods(was, said []sim.PodFate) {
 				continue
 			}
 			t.times++
-			if alike(pair[0], pair[1]) {
+			// What has not happened by the end of the round may happen a moment later.
+			if alike(cmp.Or(pair[0], until), cmp.Or(pair[1], until)) {
 				t.sameTime++
 			} else {
 				off = true
