@@ -142,6 +142,20 @@ func TestSlowEvictionsUnderABudget(t *testing.T) {
 	}
 }
 
+// A pod that has come since its node was marked is held past its wave's turn, until its eviction deadline. Nothing else
+// has to happen for it to leave then.
+func TestHeldPastItsWave(t *testing.T) {
+	s := underBudget(t, 0, 1, 20*time.Millisecond)
+	for _, node := range []string{"node-b", "node-c", "node-d"} {
+		s.add(pod("on-"+node, of("web"), withGrace(30), createdAt(s.start.Add(time.Second))), "", node, 0)
+		s.drain(node, 0, 2*time.Minute)
+	}
+	s.until(82 * time.Second)
+	if got := s.evictions(); len(got) != 3 || !strings.HasPrefix(got[0], "1m20") {
+		t.Errorf("%q; want all three at their eviction deadline, after 80 s", got)
+	}
+}
+
 // The most urgent pod goes first, whatever node it is on; among equals one with volumes, which takes longer in
 // the end. A deadline that comes nearer changes that.
 func TestMostUrgentFirst(t *testing.T) {

@@ -294,9 +294,7 @@ func (f *Fleet) track(n *node) {
 		t := f.trackPod(n, d.Pod)
 		next(d.At)
 		next(d.Until)
-		if t.refusal != "" {
-			next(d.Latest)
-		}
+		next(d.Latest)
 		if t.blocked && t.refusal != "" {
 			status.Refusal = t.refusal
 		}
