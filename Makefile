@@ -106,8 +106,9 @@ story:
 
 # The tests of e2e/stories have the processors first; all others take what they leave, two packages
 # at a time, as most of them wait more than they work. Forecasts are compared with what happens
-# when, and so is the simulator: they come last, and the hostile tenant takes what they leave. The simulator plays two minutes of
-# scenes that the commit draws: each commit plays others, and again the same ones if it is tested again.
+# when, and so is the simulator: they come last, and the hostile tenant takes what they leave. The
+# simulator plays two minutes of scenes that the commit draws: each commit plays others, and again the
+# same ones if it is tested again.
 test: lint
 	go run ./e2e/tool -build controlplane helm handler
 	$(if $(ALSO_OLDEST),$(OLDEST) go run ./e2e/tool -build controlplane)
