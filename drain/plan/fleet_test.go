@@ -569,6 +569,26 @@ func TestAnotherPodOfItsName(t *testing.T) {
 	}
 }
 
+// What two nodes' pods share is watched until both have ended.
+func TestSharedWatchOutlivesOneDrain(t *testing.T) {
+	s := newScene(t, 1, holding)
+	s.budgets["web"] = budget("web", 0)
+	for _, node := range []string{"node-a", "node-b"} {
+		s.add(pod("on-"+node, of("web"), withGrace(30)), "", node, 0)
+		s.drain(node, 0, 2*time.Minute)
+	}
+	s.until(10 * time.Second)
+	budgets := ofNamespace(Budgets, "shop")
+	s.fleet.Apply(s.now, Remove{"node-a"})
+	if todo := s.fleet.Next(s.now); slices.Contains(todo.Unwatch, budgets) || !s.watched[budgets] {
+		t.Errorf("unwatched with node-a: %v", todo.Unwatch)
+	}
+	s.fleet.Apply(s.now, Remove{"node-b"})
+	if todo := s.fleet.Next(s.now); !slices.Contains(todo.Unwatch, budgets) {
+		t.Errorf("unwatched with node-b: %v", todo.Unwatch)
+	}
+}
+
 // A drain that ends before its watches have begun has none begin. One that begins again in that moment has its
 // watches start again.
 func TestWatchesOfAMoment(t *testing.T) {
