@@ -52,10 +52,10 @@ func (r Record) Returned(boot string, ready time.Time) bool {
 
 // Ends reports whether somebody has been asked to end the instance, so that it is too late to cancel. Karpenter
 // deletes the Node of a NodeClaim that was deleted. A detached instance was terminated if EC2 need not do that
-// itself. All other released nodes are left to EC2.
+// itself, as after a rehearsal of whatever kind. All other released nodes are left to EC2.
 func (r Record) Ends(deleting bool) bool {
 	detached := r.Replacement != nil && r.Replacement.Detached
-	return r.Phase == Released && (deleting || detached && !r.Kind.Certain())
+	return r.Phase == Released && (deleting || detached && (!r.Kind.Certain() || r.Rehearsed()))
 }
 
 // supersedes reports whether the notice is about a later life of the node than the record is:

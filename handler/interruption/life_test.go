@@ -71,6 +71,7 @@ func TestEnds(t *testing.T) {
 		"its Node is deleted":     {Record{Kind: SpotInterruption, Phase: Released}, true, true},
 		"left to EC2":             {Record{Kind: SpotInterruption, Phase: Released, Replacement: detached}, false, false},
 		"detached and terminated": {Record{Kind: ScheduledEvent, Phase: Released, Replacement: detached}, false, true},
+		"rehearsed, with release": {Record{Kind: SpotInterruption, Phase: Released, Source: Rehearsal, Replacement: detached}, false, true},
 		"not detached in time":    {Record{Kind: ScheduledEvent, Phase: Released, Replacement: &Replacement{Backend: "asg", Name: "workers"}}, false, false},
 		"with placeholders":       {Record{Kind: ScheduledEvent, Phase: Released, Replacement: &Replacement{Backend: "placeholder", Name: "p"}}, false, false},
 		"without a replacement":   {Record{Kind: ScheduledEvent, Phase: Released}, false, false},

@@ -171,12 +171,6 @@ func (r *Rehearsal) change(
 	return changed, err
 }
 
-// terminated reports whether a released node is being terminated: Karpenter deletes the Node of a NodeClaim that was
-// deleted, and an instance that was detached from its Auto Scaling group is terminated at once. All others stay.
-func terminated(node *corev1.Node, rec interruption.Record) bool {
-	return node.DeletionTimestamp != nil || rec.Replacement != nil && rec.Replacement.Detached
-}
-
 // Share is how many nodes would be interrupted at once, those that are already among them, and how
 // many of all that percentage allows: one at least.
 func Share(all, chosen []*corev1.Node, percent int) (n, most int) {
@@ -296,14 +290,14 @@ func (r *Rehearsal) follow(ctx context.Context, p *part, cancelled bool, index *
 	switch {
 	case !ours && rec.Kind != "" && !rec.Rehearsed():
 		return true, fmt.Errorf("node %s is interrupted by EC2: spot-handler drains it", p.node)
-	case !ours, rec.Phase == interruption.Released && terminated(node, rec):
+	case !ours, rec.Ends(node.DeletionTimestamp != nil):
 		return true, nil
 	}
 	switch p.over = rec.Phase.Over(); {
 	case p.over && r.opts.Release && !rec.Ended.IsZero() && now.Sub(rec.Ended) > terminatedIn:
 		return true, fmt.Errorf("node %s is drained, but was not terminated: see --release-node of spot-handler, and in an "+
 			"Auto Scaling group the replacement in its record; to put the node back: "+
-			"kubectl annotate node %s spot-handler/cancel=true", p.node, p.node)
+			"kubectl annotate node %s %s=true", p.node, p.node, interruption.CancelAnnotation)
 	case p.over:
 		return false, nil
 	case rec.Phase == interruption.Noticed && rec.Replacement == nil && now.Sub(p.begun) > takenUpIn:
