@@ -199,8 +199,8 @@ func (r *reconciliation) lapseAt() time.Time {
 }
 
 // detached reports whether the instance has left its Auto Scaling group for its replacement, or might
-// have: the group is recorded before that. A released instance that had left would have been terminated, so
-// one of which nobody knows that it had is in its group.
+// have: the group is recorded before that. Once released, an instance that had left has been terminated, unless
+// that was denied; one that isn't known to have left is taken to be in its group.
 func (r *reconciliation) detached() bool {
 	asked := r.known.replacementOf(r.rec)
 	if asked == nil || asked.Backend != provisioner.ASG || asked.Name == "" {

@@ -152,7 +152,7 @@ func TestRebalancesStandInLine(t *testing.T) {
 	})
 }
 
-// A node whose scheduled event is due is drained for that, and leaves the turn of its pool to the next.
+// Once its scheduled event is due, a node is drained without waiting, and another of its pool has the turn.
 func TestDueNodeLeavesTheLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 5, func(o *setup) { o.rules.lead = 10 * time.Minute })

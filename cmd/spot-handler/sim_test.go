@@ -102,7 +102,7 @@ type player struct {
 	t     *testing.T
 	conf  aws.Config
 	level zerolog.Level
-	// account, if there is one, is told what becomes of all.
+	// account, if set, records what becomes of the pods and nodes.
 	account *sim.Account
 }
 

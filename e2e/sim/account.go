@@ -12,8 +12,8 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// Account is what becomes of the pods and nodes of a scene that says which pods there are. It is told what is seen
-// of them, in a [World] or in a real cluster, so both are judged alike. Times are from the scene's beginning.
+// Account records what becomes of the nodes of a scene, and of the pods that it lists. Changes seen in a [World] or
+// in a real cluster are passed to it, so both are judged alike. Times are from the scene's beginning.
 type Account struct {
 	until time.Duration
 	taken map[string]time.Duration
@@ -72,7 +72,7 @@ func NewAccount(s Scene, until time.Duration) *Account {
 	return a
 }
 
-// SeePod is told of each change of a pod, and of those that there are when it begins. removed: it is gone.
+// SeePod records a change of a pod, or a pod that exists when the account begins. removed: it has been deleted.
 func (a *Account) SeePod(at time.Duration, pod *corev1.Pod, removed bool) {
 	fate := a.pods[pod.Name]
 	if fate == nil || at > a.until {
@@ -114,7 +114,7 @@ func endOf(pod *corev1.Pod) string {
 	return EndOwner
 }
 
-// SeeNode is told of each change of a node.
+// SeeNode records a change of a node.
 func (a *Account) SeeNode(at time.Duration, node *corev1.Node) {
 	fate := a.nodes[node.Name]
 	if fate == nil || at > a.until {
@@ -167,7 +167,7 @@ func (a *Account) Fates() (f Fates) {
 	return f
 }
 
-// Follow has the account told of all that there is, and of all that changes.
+// Follow passes all pods that exist to the account, and from then on every change of a pod or node.
 func (w *World) Follow(a *Account) {
 	w.Do(func() {
 		w.account = a
