@@ -82,6 +82,44 @@ func TestTurnsUnderWay(t *testing.T) {
 	}
 }
 
+// A turn is in use until the replacement pod can be Ready: counted from when it can have a node, which is now as
+// long as the replacement node boots. A node without a deadline has no turn before those that have one.
+func TestTurnsInUse(t *testing.T) {
+	surged := func(ago time.Duration) *corev1.Pod {
+		p := webPod("surged", readyAfter(20*time.Second))
+		p, err := AsSurged(p, now.Add(-ago))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	for name, tt := range map[string]struct {
+		surged      time.Duration // how long ago
+		capacity    Capacity
+		ready       time.Duration // how long ago
+		latest      time.Duration // from now
+		late, never bool
+	}{
+		"it began long ago":                  {15 * time.Second, ReadyCapacity, 15 * time.Second, 30 * time.Second, false, false},
+		"the replacement became Ready later": {15 * time.Second, ReadyCapacity, 5 * time.Second, 30 * time.Second, true, false},
+		"it was surged after that":           {5 * time.Second, ReadyCapacity, 15 * time.Second, 30 * time.Second, true, false},
+		"the replacement boots":              {15 * time.Second, PendingCapacity, 0, 30 * time.Second, true, false},
+		"and there is time":                  {15 * time.Second, PendingCapacity, 0, 45 * time.Second, false, false},
+		"the one that waits is only at risk": {5 * time.Second, ReadyCapacity, 15 * time.Second, 0, false, true},
+	} {
+		s := surging(DeploymentState{}, surged(tt.surged))
+		s.Capacity, s.Ready = tt.capacity, now.Add(-tt.ready)
+		s.Deadline = now.Add(30*time.Second + s.Policy.Margin + tt.latest)
+		if tt.never {
+			s.Deadline = time.Time{}
+		}
+		s.Pods = append(s.Pods, webPod("waits", withGrace(30), readyAfter(20*time.Second)))
+		if late, _ := podsInWaves(now, []Situation{s}); len(late) > 0 != tt.late {
+			t.Errorf("%s: %d pods' turns come too late, want one: %t", name, len(late), tt.late)
+		}
+	}
+}
+
 // Which pods of a budget go first does not change when the waves are known, whatever their UIDs are.
 func TestWavesKeepTheOrder(t *testing.T) {
 	s := surging(DeploymentState{})

@@ -66,6 +66,24 @@ func TestNotesThatFail(t *testing.T) {
 	}
 }
 
+// Whoever waits for the Notifier waits for the annotations that are being written, too.
+func TestWaitForNotes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := clientThrough(t, roundTrip(func(r *http.Request) (*http.Response, error) {
+			time.Sleep(3 * time.Second)
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
+		}), corev1.SchemeGroupVersion, "/api")
+		notifier := New(Options{On: true, Pods: client, Events: &meaningless{}, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop()})
+		began := time.Now()
+		in := interrupted(began.Add(2 * time.Minute))
+		notifier.Notify(t.Context(), in, []plan.Decision{asks(podOf("a", plan.NoticeAnnotation, plan.NoticeFiles), in.Deadline)})
+		notifier.Wait()
+		if waited := time.Since(began); waited != 3*time.Second {
+			t.Errorf("waited for %v, want 3s", waited)
+		}
+	})
+}
+
 // A pod whose annotations say the right thing already is not written again, as after a change of the leader. Between
 // attempts that fail there is a second more each time.
 func TestNotesThatStand(t *testing.T) {

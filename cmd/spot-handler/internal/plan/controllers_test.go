@@ -57,6 +57,12 @@ func TestControllers(t *testing.T) {
 			s.pods("ReplicaSet", "web", "other", 1)
 			s.Owners = map[types.UID]cluster.Owner{"of-web": {Replicas: 1}}
 		}, nil},
+		"a DaemonSet's is gone with its node": {func(s *scene) {
+			s.pods("DaemonSet", "agent", "lost", 1)
+		}, nil},
+		"and so is a mirror pod": {func(s *scene) {
+			s.pods("Node", "proxy", "lost", 1)
+		}, nil},
 		"without a controller it is gone": {func(s *scene) {
 			s.pods("", "bare", "lost", 1)
 		}, nil},
