@@ -33,6 +33,18 @@ func TestMaxSurge(t *testing.T) {
 	}
 }
 
+// What the API server always fills in is not taken for granted.
+func TestMaxSurgeOfNothing(t *testing.T) {
+	rolling, recreate, empty := deploymentOf(10, nil), &Deployment{}, &Deployment{}
+	rolling.Spec.Strategy.RollingUpdate.MaxSurge = nil
+	recreate.Spec.Strategy.Type, empty.Spec.Strategy.Type = "Recreate", "RollingUpdate"
+	for _, d := range []*Deployment{rolling, recreate, empty} {
+		if got := d.maxSurge(); got != 0 {
+			t.Errorf("maxSurge of strategy %+v is %d, want 0", d.Spec.Strategy, got)
+		}
+	}
+}
+
 func TestRefuses(t *testing.T) {
 	for want, change := range map[string]func(*Deployment){
 		"":                          nil,

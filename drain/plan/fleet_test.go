@@ -264,6 +264,70 @@ func TestStatusBeforeTheDrain(t *testing.T) {
 	}
 }
 
+// What is known of a node that is looked at is good for an answer once its pods' budgets are seen and, where that
+// counts, their Deployments; at the latest after half a second.
+func TestStatusIsGoodOnceAllIsSeen(t *testing.T) {
+	surge := holding
+	surge.Strategy = StrategySurge
+	for name, tt := range map[string]struct {
+		policy     Policy
+		deployment bool // it is shown
+		seen, late bool // whether that is good soon, and half a second later
+	}{
+		"pods that are held":   {holding, false, true, true},
+		"pods that are surged": {surge, true, true, true},
+		"and nothing is shown": {surge, false, false, true},
+	} {
+		f := NewFleet(tt.policy, 32, 1)
+		f.Apply(now, Set{"node-a", Wanted{NodeState{Deadline: now.Add(2 * time.Minute), Since: now}, Look}})
+		f.Apply(now, PodSeen{Node: "node-a", After: pod("a", of("web"), readyAfter(time.Second))})
+		f.Apply(now, PodsListed{"node-a"})
+		if f.Next(now); good(f, now) {
+			t.Errorf("%s: good before anything else was seen", name)
+		}
+		f.Apply(now, BudgetsListed{"shop"})
+		f.Apply(now, LookedUp{ofNamespace(PreferencesOfNamespace, "shop"), Preferences{}})
+		f.Next(now) // it asks for what else there is to know
+		f.Apply(now, LookedUp{ofNamespace(ConstraintsOfNamespace, "shop"), NamespaceConstraints{}})
+		if tt.deployment {
+			f.Apply(now, DeploymentSeen{web, deploymentOf(2, nil)})
+			f.Apply(now, ReplicasListed{web})
+		}
+		soon := now.Add(200 * time.Millisecond) // its pods are counted
+		if f.Next(soon); good(f, soon) != tt.seen {
+			t.Errorf("%s: good once that was seen: %t, want %t", name, !tt.seen, tt.seen)
+		}
+		later := now.Add(500 * time.Millisecond)
+		if f.Next(later); good(f, later) != tt.late {
+			t.Errorf("%s: good half a second later: %t, want %t", name, !tt.late, tt.late)
+		}
+	}
+}
+
+func good(f *Fleet, at time.Time) bool {
+	_, ok := f.Status(at, "node-a")
+	return ok
+}
+
+// A pod that has left is back in a list that comes late, and has gone when that is over: since then.
+func TestGoneTwice(t *testing.T) {
+	f := NewFleet(holding, 32, 1)
+	f.Apply(now, Set{"node-a", Wanted{NodeState{Deadline: now.Add(2 * time.Minute), Since: now, Capacity: ReadyCapacity}, Drain}})
+	p := pod("a", withGrace(30))
+	see := func(at time.Duration, before, after *corev1.Pod) {
+		f.Apply(now.Add(at), PodSeen{Node: "node-a", Before: before, After: after})
+		f.Apply(now.Add(at), PodsListed{"node-a"})
+		f.Next(now.Add(at))
+	}
+	see(0, nil, p)
+	see(5*time.Second, p, nil)
+	see(10*time.Second, nil, p)
+	see(15*time.Second, p, nil)
+	if got := f.nodes["node-a"].tracked[p.UID].goneAt.Sub(now); got != 15*time.Second {
+		t.Errorf("gone after %v, want 15s", got)
+	}
+}
+
 // A cancelled drain is over once nothing is under way and its surged pods are back; that is tried until it succeeds.
 func TestCanceled(t *testing.T) {
 	f := NewFleet(holding, 32, 1)
