@@ -42,6 +42,9 @@ func TestSurgedPodFollowsItsReplicaSet(t *testing.T) {
 		"ReplicaSet gone":                  {func(f *fakeAPI) { f.remove(set); f.remove(deployment) }, true},
 		"ReplicaSet ends":                  {func(f *fakeAPI) { edit(f, set, deleting("foregroundDeletion")); f.remove(deployment) }, true},
 		"ReplicaSet orphans its pods":      {func(f *fakeAPI) { edit(f, set, deleting("orphan")); f.remove(deployment) }, false},
+		"somebody has removed the note": {func(f *fakeAPI) {
+			f.change("a", func(pod object) { delete(pod["metadata"].(object)["annotations"].(object), plan.SurgedAnnotation) })
+		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stage(t, surgePolicy, 120*time.Second, plan.PendingCapacity, func(f *fakeAPI) {

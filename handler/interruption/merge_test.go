@@ -89,6 +89,34 @@ func TestReschedules(t *testing.T) {
 	}
 }
 
+// The other source's name for an announcement is known by its deadline, within two seconds, or, if one of the sources
+// gives none, by when EC2 announced it.
+func TestRepeats(t *testing.T) {
+	minute := t0.Add(time.Minute)
+	for name, tt := range map[string]struct {
+		deadline, other time.Time // of the announcement, and of the notice
+		later           time.Duration
+		want            bool
+	}{
+		"the same deadline":               {minute, minute.Add(time.Second), time.Hour, true},
+		"another deadline":                {minute, minute.Add(10 * time.Second), 0, false},
+		"the announcement has none":       {time.Time{}, minute, time.Second, true},
+		"the notice has none":             {minute, time.Time{}, time.Second, true},
+		"neither has one":                 {time.Time{}, time.Time{}, time.Second, true},
+		"none, and said at another time":  {time.Time{}, minute, 10 * time.Second, false},
+		"none either, at another time":    {minute, time.Time{}, 10 * time.Second, false},
+		"neither has one, another time":   {time.Time{}, time.Time{}, 10 * time.Second, false},
+		"the same deadline, just earlier": {minute, minute.Add(-time.Second), -time.Hour, true},
+	} {
+		a := Announcement{Kind: SpotInterruption, Event: "e", Source: Queue, Noticed: t0, Received: t0, Deadline: tt.deadline}
+		at := t0.Add(tt.later)
+		n := Notice{Kind: SpotInterruption, Source: IMDS, EventID: "i", InstanceID: "i", Noticed: at, Received: at, Deadline: tt.other}
+		if got := a.repeats(n); got != tt.want {
+			t.Errorf("%s: %t, want %t", name, got, tt.want)
+		}
+	}
+}
+
 // The same notices in another order make the same record. The first announcement of a kind
 // gives it its name; only that can differ.
 func TestMergeConverges(t *testing.T) {
