@@ -74,6 +74,16 @@ func newBench(t *testing.T, choice string) *bench {
 
 func node(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
 
+// Nobody is there to ask: the Node says so.
+func TestNobodyToAsk(t *testing.T) {
+	p := New(Options{Choice: Auto, Room: &fakeRoom{}, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop()})
+	rec := interruption.Record{}
+	want := interruption.Replacement{Backend: None, State: StateUnsupported, Reason: "there is no provisioner"}
+	if got := (&bench{T: t, Provisioner: p}).ask("node-a", &rec); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
 // ask keeps the answer in the record, as the handler does.
 func (b *bench) ask(name string, rec *interruption.Record) interruption.Replacement {
 	b.Helper()
