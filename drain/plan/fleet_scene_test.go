@@ -150,18 +150,13 @@ func (s *scene) step() {
 	}
 	for _, of := range todo.LookUp {
 		s.in(s.upTo(s.replies), func() {
-			var value any = Preferences{}
-			switch of.Kind {
-			case ConstraintsOfNamespace:
-				value = NamespaceConstraints{}
-			case ClaimOfPod:
-				value = Claim{}
-			}
 			if s.random.IntN(100) < s.faults {
 				s.fleet.Apply(s.now, LookUpFailed{of})
 				return
 			}
-			s.fleet.Apply(s.now, LookedUp{of, value})
+			for _, e := range s.all(of) {
+				s.fleet.Apply(s.now, e)
+			}
 		})
 	}
 	for _, node := range todo.PutBack {
@@ -185,28 +180,42 @@ func (s *scene) list(of Subject) {
 	if !s.watched[of] {
 		return
 	}
+	for _, e := range s.all(of) {
+		s.fleet.Apply(s.now, e)
+	}
+}
+
+// all are the events that show that.
+func (s *scene) all(of Subject) (shown []Event) {
 	switch of.Kind {
 	case PodsOfNode:
 		for _, p := range s.pods {
 			if p.Spec.NodeName == of.Name.Name {
-				s.fleet.Apply(s.now, PodSeen{Node: of.Name.Name, After: p.Pod})
+				shown = append(shown, PodSeen{Node: of.Name.Name, After: p.Pod})
 			}
 		}
-		s.fleet.Apply(s.now, PodsListed{of.Name.Name})
+		return append(shown, PodsListed{of.Name.Name})
 	case Budgets:
 		for _, b := range s.budgets {
-			s.fleet.Apply(s.now, BudgetSeen{nil, b})
+			shown = append(shown, BudgetSeen{nil, b})
 		}
-		s.fleet.Apply(s.now, BudgetsListed{of.Name.Namespace})
+		return append(shown, BudgetsListed{of.Name.Namespace})
 	case DeploymentOfPod:
-		s.fleet.Apply(s.now, DeploymentSeen{of.Name, s.webs[of.Name]})
+		shown = append(shown, DeploymentSeen{of.Name, s.webs[of.Name]})
 		for _, p := range s.pods {
 			if p.app == of.Name.Name {
-				s.fleet.Apply(s.now, ReplicaSeen{of.Name, nil, ReplicaOf(p.Pod)})
+				shown = append(shown, ReplicaSeen{of.Name, nil, ReplicaOf(p.Pod)})
 			}
 		}
-		s.fleet.Apply(s.now, ReplicasListed{of.Name})
+		return append(shown, ReplicasListed{of.Name})
+	case PreferencesOfNamespace:
+		return []Event{LookedUp{of, Preferences{}}}
+	case ConstraintsOfNamespace:
+		return []Event{LookedUp{of, NamespaceConstraints{}}}
+	case ClaimOfPod:
+		return []Event{LookedUp{of, Claim{}}}
 	}
+	return nil
 }
 
 // changed shows a pod as it is now.

@@ -10,7 +10,8 @@
 // plans each node when something has changed that its plan reads: [Plan] looks at one [Situation], which is
 // a node with its pods, and applies the rules in their order. [PlanWaves] looks at all nodes, as the pods
 // under one disruption budget leave one after the other, wherever they run. [Gang] has pods leave together,
-// and [ReplicaLedger] counts what a Deployment has to give.
+// and [ReplicaLedger] counts what a Deployment has to give. A [Survey] is a Fleet that is only asked: it says
+// what a drain would begin with.
 //
 // The daemon, the commands and the tests all use the same rules, so a forecast cannot differ from what is
 // done.
