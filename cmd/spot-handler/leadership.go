@@ -140,7 +140,7 @@ func (p parts) leadership(registry *prometheus.Registry) leadership {
 	case cfg.dryRun:
 		accept = dryrun.New(dryrun.Options{
 			Index: p.index, Rules: rules, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly,
-			Survey: func(ctx context.Context, node string, in plan.NodeState) (plan.Situation, error) {
+			Survey: func(ctx context.Context, node string, in plan.NodeState) (*plan.Survey, error) {
 				return watch.Survey(ctx, watch.Clients{Pods: p.clients.core, Budgets: p.clients.policy, Dynamic: p.clients.dynamic}, node, in, policy)
 			},
 			Request: dryRequests(p.backing), Logger: log,

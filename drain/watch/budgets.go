@@ -19,20 +19,10 @@ const budgetBytes = 1 << 20
 
 // watchBudgets watches the disruption budgets of a namespace.
 func (c *Cluster) watchBudgets(ctx context.Context, namespace string, report func(plan.Event)) {
-	sizes := boundedSizes{most: budgetBytes, of: map[string]int{}}
+	sizes := newBudgetSizes()
 	w := rewatch.New(rewatch.Options[*policyv1.PodDisruptionBudget, *policyv1.PodDisruptionBudget]{
 		Source: cache.NewListWatchFromClient(c.opts.Budgets, "poddisruptionbudgets", namespace, fields.Everything()),
-		Keep: func(budget *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
-			if sizes.set(budget.Name, budget.Size()) {
-				return budget
-			}
-			return &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{
-				Namespace:       namespace,
-				Name:            budget.Name,
-				UID:             budget.UID,
-				ResourceVersion: budget.ResourceVersion,
-			}}
-		},
+		Keep:   sizes.keep,
 		Changed: func(before, after *policyv1.PodDisruptionBudget) {
 			if after == nil {
 				sizes.set(before.Name, 0)
@@ -50,6 +40,21 @@ type boundedSizes struct {
 	most int
 	of   map[string]int // by name
 	sum  int
+}
+
+func newBudgetSizes() *boundedSizes { return &boundedSizes{most: budgetBytes, of: map[string]int{}} }
+
+// keep is what is kept of a budget.
+func (s *boundedSizes) keep(budget *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
+	if s.set(budget.Name, budget.Size()) {
+		return budget
+	}
+	return &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{
+		Namespace:       budget.Namespace,
+		Name:            budget.Name,
+		UID:             budget.UID,
+		ResourceVersion: budget.ResourceVersion,
+	}}
 }
 
 // set says how large an object is now, 0 if it is gone, and reports whether it can be kept.

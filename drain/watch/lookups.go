@@ -19,6 +19,17 @@ var (
 	namespaceResource = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 )
 
+// lookUp reads a subject that is looked up.
+func (c Clients) lookUp(ctx context.Context, s plan.Subject) (value any, err error) {
+	switch s.Kind {
+	case plan.PreferencesOfNamespace:
+		return c.preferences(ctx, s.Name)
+	case plan.ConstraintsOfNamespace:
+		return c.constraints(ctx, s.Name)
+	}
+	return c.claim(ctx, s.Name)
+}
+
 // claim reads a PersistentVolumeClaim. One that must not be read is not shared, to be on the safe side.
 func (c Clients) claim(ctx context.Context, name types.NamespacedName) (plan.Claim, error) {
 	u, err := c.object(ctx, claimResource, name)

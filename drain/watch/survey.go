@@ -30,74 +30,71 @@ func PodsOn(ctx context.Context, client rest.Interface, node string) ([]*corev1.
 	return pods, nil
 }
 
-// Survey reads once what a plan for the node is made from, for a dry run. It watches nothing
-// and changes nothing. Pods of other nodes under the same budgets are not included.
-func Survey(ctx context.Context, c Clients, node string, in plan.NodeState, policy plan.Policy) (plan.Situation, error) {
-	sit := plan.Situation{NodeState: in, Policy: policy}
-	var err error
-	if sit.Pods, err = PodsOn(ctx, c.Pods, node); err != nil {
-		return sit, err
-	}
-	sit.Gather(time.Now(), plan.Sources{
-		Preferences: atOnce(ctx, &err, c.preferences),
-		Constraints: atOnce(ctx, &err, c.constraints),
-		Claim:       atOnce(ctx, &err, c.claim),
-		Budgets:     atOnce(ctx, &err, c.budgets),
-		Deployment:  atOnce(ctx, &err, c.deployment),
-		AllReady:    func(types.NamespacedName) time.Time { return time.Time{} },
-	})
-	if err != nil {
-		return sit, err
-	}
-	sit.Gangs = sit.Departures()
-	sit.Waves = plan.PlanWaves(time.Now(), []plan.Situation{sit}, sit.Budgets)
-	return sit, nil
+// Survey reads once what a drain of the node is planned from. It watches nothing and changes nothing. Pods of other
+// nodes under the same budgets are not included.
+//
+// What cannot be read is an error, where the daemon would try again or make do without: a plan must not say what
+// would only be true of half a cluster.
+func Survey(ctx context.Context, c Clients, node string, in plan.NodeState, policy plan.Policy) (*plan.Survey, error) {
+	return plan.NewSurvey(time.Now(), policy, node, in, func(s plan.Subject) ([]plan.Event, error) { return c.all(ctx, s) })
 }
 
-// atOnce reads when it is asked, until the first error.
-func atOnce[T any](
-	ctx context.Context, failed *error, read func(context.Context, types.NamespacedName) (T, error),
-) func(types.NamespacedName) (T, bool) {
-	return func(name types.NamespacedName) (value T, ok bool) {
-		if *failed == nil {
-			value, *failed = read(ctx, name)
+// all reads all that there is of a subject.
+func (c Clients) all(ctx context.Context, s plan.Subject) ([]plan.Event, error) {
+	switch s.Kind {
+	case plan.PodsOfNode:
+		pods, err := PodsOn(ctx, c.Pods, s.Name.Name)
+		if err != nil {
+			return nil, err
 		}
-		return value, *failed == nil
+		for i, pod := range pods {
+			pods[i] = plan.Lean(pod)
+		}
+		return plan.AllPods(s.Name.Name, pods), nil
+	case plan.Budgets:
+		return c.budgets(ctx, s.Name.Namespace)
+	case plan.DeploymentOfPod:
+		return c.deployment(ctx, s.Name)
 	}
+	value, err := c.lookUp(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return []plan.Event{plan.LookedUp{Subject: s, Value: value}}, nil
 }
 
-func (c Clients) budgets(ctx context.Context, in types.NamespacedName) (found []*policyv1.PodDisruptionBudget, err error) {
+func (c Clients) budgets(ctx context.Context, namespace string) (shown []plan.Event, err error) {
 	list := &policyv1.PodDisruptionBudgetList{}
-	if err := c.Budgets.Get().Namespace(in.Namespace).Resource("poddisruptionbudgets").Do(ctx).Into(list); err != nil {
-		return nil, fmt.Errorf("list PDBs of namespace %q: %w", in.Namespace, err)
+	if err := c.Budgets.Get().Namespace(namespace).Resource("poddisruptionbudgets").Do(ctx).Into(list); err != nil {
+		return nil, fmt.Errorf("list PDBs of namespace %q: %w", namespace, err)
 	}
+	sizes := newBudgetSizes()
 	for i := range list.Items {
-		found = append(found, &list.Items[i])
+		shown = append(shown, plan.BudgetSeen{After: sizes.keep(&list.Items[i])})
 	}
-	return found, nil
+	return append(shown, plan.BudgetsListed{Namespace: namespace}), nil
 }
 
-func (c Clients) deployment(ctx context.Context, name types.NamespacedName) (plan.DeploymentState, error) {
+func (c Clients) deployment(ctx context.Context, name types.NamespacedName) ([]plan.Event, error) {
 	u, err := c.Dynamic.Resource(deploymentResource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{ResourceVersion: "0"})
 	if apierrors.IsNotFound(err) {
-		return plan.DeploymentState{}, nil
+		return []plan.Event{plan.DeploymentSeen{Name: name}}, nil
 	}
 	if err != nil {
-		return plan.DeploymentState{}, fmt.Errorf("read Deployment %s: %w", name, err)
+		return nil, fmt.Errorf("read Deployment %s: %w", name, err)
 	}
 	d, list := asDeployment(u), &corev1.PodList{}
-	if d.Spec.Selector == nil {
-		return plan.DeploymentState{}, fmt.Errorf("read Deployment %s: %w", name, d.Unreadable())
+	if err := d.Unreadable(); err != nil {
+		return []plan.Event{plan.DeploymentUnreadable{Name: name, Reason: err.Error()}}, nil
 	}
 	err = c.Pods.Get().Namespace(name.Namespace).Resource("pods").Param("labelSelector", metav1.FormatLabelSelector(d.Spec.Selector)).
 		Param("resourceVersion", "0").Do(ctx).Into(list)
 	if err != nil {
-		return plan.DeploymentState{}, fmt.Errorf("list pods of Deployment %s: %w", name, err)
+		return nil, fmt.Errorf("list pods of Deployment %s: %w", name, err)
 	}
-	var theirs []*plan.Replica
+	shown := []plan.Event{plan.DeploymentSeen{Name: name, Deployment: d}}
 	for i := range list.Items {
-		theirs = append(theirs, plan.ReplicaOf(&list.Items[i]))
+		shown = append(shown, plan.ReplicaSeen{Name: name, After: plan.ReplicaOf(&list.Items[i])})
 	}
-	state, _ := plan.NewReplicaLedger().Count(time.Now(), d, theirs)
-	return state, nil
+	return append(shown, plan.ReplicasListed{Name: name}), nil
 }

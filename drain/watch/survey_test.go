@@ -62,15 +62,15 @@ func (s *surveyed) decide(t *testing.T) (plan.Decision, error) {
 		Dynamic: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, s.objects...),
 	}
 	in := plan.NodeState{Since: time.Now(), Deadline: time.Now().Add(2 * time.Minute), Capacity: plan.ReadyCapacity}
-	sit, err := Survey(context.Background(), clients, "node-1", in, plan.Policy{Strategy: plan.StrategySurge, Margin: 10 * time.Second})
+	survey, err := Survey(context.Background(), clients, "node-1", in, plan.Policy{Strategy: plan.StrategySurge, Margin: 10 * time.Second})
 	if err != nil {
 		return plan.Decision{}, err
 	}
-	decisions := plan.Plan(time.Now(), sit)
-	if len(decisions) != 1 {
-		t.Fatalf("%d decisions", len(decisions))
+	view, known := survey.View(time.Now(), plan.Wanted{NodeState: in, Goal: plan.Drain})
+	if !known || len(view.Plan) != 1 {
+		t.Fatalf("%d decisions", len(view.Plan))
 	}
-	return decisions[0], nil
+	return view.Plan[0], nil
 }
 
 func object(kind, name string, spec map[string]any) runtime.Object {

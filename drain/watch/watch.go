@@ -119,22 +119,11 @@ func (c *Cluster) LookUp(ctx context.Context, s plan.Subject) {
 	c.others.Do(ctx, fair.Task{Tenant: s.Name.Namespace, Who: types.UID(string(s.Kind) + "/" + s.Name.Name), Run: func() {
 		limited, cancel := context.WithTimeout(ctx, lookupTimeout)
 		defer cancel()
-		value, err := c.read(limited, s)
+		value, err := c.opts.lookUp(limited, s)
 		if err != nil {
 			c.opts.Report(ctx, plan.LookUpFailed{Subject: s})
 			return
 		}
 		c.opts.Report(ctx, plan.LookedUp{Subject: s, Value: value})
 	}})
-}
-
-// read reads a subject that is looked up.
-func (c *Cluster) read(ctx context.Context, s plan.Subject) (value any, err error) {
-	switch s.Kind {
-	case plan.PreferencesOfNamespace:
-		return c.opts.preferences(ctx, s.Name)
-	case plan.ConstraintsOfNamespace:
-		return c.opts.constraints(ctx, s.Name)
-	}
-	return c.opts.claim(ctx, s.Name)
 }

@@ -28,7 +28,7 @@ type Options struct {
 	ReleaseNode, CordonOnly bool
 
 	// Survey reads once what a node's drain would be planned from.
-	Survey func(ctx context.Context, node string, in plan.NodeState) (plan.Situation, error)
+	Survey func(ctx context.Context, node string, in plan.NodeState) (*plan.Survey, error)
 	// Request asks for a replacement that nobody makes: its clients change nothing.
 	Request RequestFunc
 
@@ -108,7 +108,7 @@ func (a *Accepter) explain(ctx context.Context, node *corev1.Node, n interruptio
 	if rec.Kind == interruption.InstanceTerminating && rec.Deadline.IsZero() { // a real run would ask for it
 		in.Deadline = rec.Received.Add(interruption.UnknownHookTimeout)
 	}
-	situation, err := a.opts.Survey(ctx, node.Name, in)
+	survey, err := a.opts.Survey(ctx, node.Name, in)
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (a *Accepter) explain(ctx context.Context, node *corev1.Node, n interruptio
 		a.hooks(node, rec)
 		return nil
 	}
-	if err := a.plan(ctx, node, rec, situation); err != nil {
+	if err := a.plan(ctx, node, rec, survey, in); err != nil {
 		return err
 	}
 	a.hooks(node, rec)
@@ -136,16 +136,19 @@ func (a *Accepter) explain(ctx context.Context, node *corev1.Node, n interruptio
 	return nil
 }
 
-// plan logs the replacement and the decision about every pod.
-func (a *Accepter) plan(ctx context.Context, node *corev1.Node, rec interruption.Record, situation plan.Situation) error {
-	replacement, err := a.replacement(ctx, node, rec, plan.ViewOf(plan.Plan(time.Now(), situation)))
+// plan logs the replacement and the decision about every pod. As in a real run, the drain begins when the
+// replacement has been asked for, which the pods size.
+func (a *Accepter) plan(ctx context.Context, node *corev1.Node, rec interruption.Record, survey *plan.Survey, in plan.NodeState) error {
+	view, _ := survey.View(time.Now(), plan.Wanted{NodeState: in, Goal: plan.Look})
+	replacement, err := a.replacement(ctx, node, rec, view)
 	if err != nil {
 		return fmt.Errorf("ask for replacement: %w", err)
 	}
 	a.line(node, rec).Str("backend", replacement.Backend).Str("replacement", replacement.Name).
 		Str("pool", replacement.Pool).Str("reason", replacement.Reason).Msg("dry run: would request replacement")
-	situation.Capacity = provisioner.CapacityOf(&replacement)
-	for _, decision := range plan.Plan(time.Now(), situation) {
+	in.Capacity = provisioner.CapacityOf(&replacement)
+	view, _ = survey.View(time.Now(), plan.Wanted{NodeState: in, Goal: plan.Drain})
+	for _, decision := range view.Plan {
 		a.pod(node, rec, decision)
 	}
 	return nil

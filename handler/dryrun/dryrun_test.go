@@ -64,10 +64,8 @@ func newDry(t *testing.T, change func(*setup)) *dry {
 	if err := index.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	survey := func(_ context.Context, _ string, in plan.NodeState) (plan.Situation, error) {
-		return plan.Situation{NodeState: in, Policy: plan.Policy{Strategy: plan.StrategyHold}, Pods: []*corev1.Pod{{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-0"}, Spec: corev1.PodSpec{NodeName: "node-a"},
-		}}}, nil
+	survey := func(_ context.Context, node string, in plan.NodeState) (*plan.Survey, error) {
+		return plan.NewSurvey(time.Now(), plan.Policy{Strategy: plan.StrategyHold}, node, in, onePod)
 	}
 	o := &setup{
 		Options: Options{
@@ -81,6 +79,18 @@ func newDry(t *testing.T, change func(*setup)) *dry {
 	o.Rules = func(*corev1.Node, bool) (interruption.Rules, error) { return o.rules, nil }
 	d.Accepter = New(o.Options)
 	return d
+}
+
+// onePod is a cluster with a pod on a node, and with nothing around it.
+func onePod(s plan.Subject) ([]plan.Event, error) {
+	switch s.Kind {
+	case plan.PodsOfNode:
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-0"}, Spec: corev1.PodSpec{NodeName: s.Name.Name}}
+		return plan.AllPods(s.Name.Name, []*corev1.Pod{pod}), nil
+	case plan.Budgets:
+		return []plan.Event{plan.BudgetsListed{Namespace: s.Name.Namespace}}, nil
+	}
+	return []plan.Event{plan.LookedUp{Subject: s, Value: plan.Preferences{}}}, nil
 }
 
 // story accepts a notice and returns what was logged, without "dry run: ", and the lines.
@@ -232,9 +242,9 @@ func TestDryRunThatFails(t *testing.T) {
 	unreachable, fails := errors.New("API server is unreachable"), true
 	d := newDry(t, func(o *setup) {
 		survey := o.Survey
-		o.Survey = func(ctx context.Context, node string, in plan.NodeState) (plan.Situation, error) {
+		o.Survey = func(ctx context.Context, node string, in plan.NodeState) (*plan.Survey, error) {
 			if fails {
-				return plan.Situation{}, unreachable
+				return nil, unreachable
 			}
 			return survey(ctx, node, in)
 		}
@@ -255,7 +265,7 @@ func TestDryRunOfHooksDeadline(t *testing.T) {
 	var got time.Time
 	d := newDry(t, func(o *setup) {
 		survey := o.Survey
-		o.Survey = func(ctx context.Context, node string, in plan.NodeState) (plan.Situation, error) {
+		o.Survey = func(ctx context.Context, node string, in plan.NodeState) (*plan.Survey, error) {
 			got = in.Deadline
 			return survey(ctx, node, in)
 		}

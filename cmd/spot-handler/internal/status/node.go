@@ -5,7 +5,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
@@ -73,8 +72,8 @@ type sources struct {
 	node      *corev1.Node
 	peers     []*corev1.Node
 	in        InForce
-	situation plan.Situation
-	surveyed  bool // the situation is whole
+	survey    *plan.Survey
+	surveyed  bool // all of it could be read
 	refusals  []corev1.Event
 	events    []corev1.Event
 	namespace string
@@ -85,16 +84,20 @@ func (t sources) status() Node {
 	for _, e := range t.events {
 		s.Events = append(s.Events, Event{e.LastTimestamp.Time, e.Type, e.Reason, e.Message})
 	}
+	rec, err := nodes.Record(t.node)
+	var view plan.View
 	pods := map[string][]*corev1.Pod{}
-	if t.situation.Pods != nil {
-		pods[t.node.Name] = t.situation.Pods
+	if t.survey != nil {
+		var known bool
+		if view, known = t.planned(rec); known {
+			pods[t.node.Name] = podsOf(view)
+		}
 	}
 	for _, one := range Of(t.now, append([]*corev1.Node{t.node}, t.peers...), pods) {
 		if one.Node == t.node.Name {
 			s.Interruption = one
 		}
 	}
-	rec, err := nodes.Record(t.node)
 	if err != nil {
 		return s
 	}
@@ -103,18 +106,31 @@ func (t sources) status() Node {
 		return s
 	}
 	s.InForce = t.in.From
-	t.situation.Refused = map[types.UID]bool{}
-	for _, pod := range t.situation.Pods {
-		if t.refusal(pod) != "" {
-			t.situation.Refused[pod.UID] = true
-		}
-	}
-	for _, d := range plan.Plan(t.now, t.situation) {
+	for _, d := range view.Plan {
 		if d.Moves() && (t.namespace == "" || d.Pod.Namespace == t.namespace) {
 			s.OnNode = append(s.OnNode, t.pod(rec, d))
 		}
 	}
 	return s
+}
+
+// planned is what a drain would do with the node's pods now; false if they could not be read.
+func (t sources) planned(rec interruption.Record) (plan.View, bool) {
+	in := t.in.interruption(rec, t.now)
+	seen, _ := t.survey.View(t.now, plan.Wanted{NodeState: in, Goal: plan.Look})
+	for _, pod := range podsOf(seen) {
+		if t.refusal(pod) != "" {
+			t.survey.Refused(pod.UID)
+		}
+	}
+	return t.survey.View(t.now, plan.Wanted{NodeState: in, Goal: plan.Drain})
+}
+
+func podsOf(view plan.View) (pods []*corev1.Pod) {
+	for _, d := range view.Plan {
+		pods = append(pods, d.Pod)
+	}
+	return pods
 }
 
 // refusal is why the pod's eviction was refused; empty if it was not.

@@ -16,12 +16,21 @@ import (
 
 var inForce = InForce{Policy: plan.Policy{Strategy: plan.StrategyHold, Margin: 10 * time.Second}, From: "the settings of pod a/b"}
 
-// shown is the status of a node as people read it after 50 s.
-func shown(t sources) string {
+// shown is the status of a node with these pods as people read it after 50 s.
+func shown(t sources, pods ...*corev1.Pod) string {
 	t.now, t.in = after(50), inForce
 	rec, err := interruption.ParseRecord(t.node.Annotations[interruption.Annotation])
 	if err == nil {
-		t.situation.NodeState, t.situation.Policy = t.in.interruption(rec, t.now), t.in.Policy
+		in := t.in.interruption(rec, t.now)
+		t.survey, _ = plan.NewSurvey(t.now, t.in.Policy, t.node.Name, in, func(s plan.Subject) ([]plan.Event, error) {
+			switch {
+			case s.Kind == plan.PodsOfNode && len(pods) > 0:
+				return plan.AllPods(t.node.Name, pods), nil
+			case s.Kind == plan.PreferencesOfNamespace:
+				return []plan.Event{plan.LookedUp{Subject: s, Value: plan.Preferences{}}}, nil
+			}
+			return nil, nil // it cannot be read
+		})
 	}
 	return "\n" + strings.Join(t.status().Lines(t.now, 0), "\n") + "\n"
 }
@@ -46,7 +55,6 @@ func TestNode(t *testing.T) {
 	})
 	got := shown(sources{
 		node: node, surveyed: true,
-		situation: plan.Situation{Pods: []*corev1.Pod{pod(1, terminating), pod(2, running), pod(3, graceful), pod(4, daemon)}},
 		refusals: []corev1.Event{
 			refusal("mine", "shop", "web-2", "uid-2", "forged"), refusal("mine", "mine", "web-2", "uid-2", "forged"),
 			refusal("shop", "shop", "web-2", "uid-1", "of an older pod"), refusal("shop", "shop", "web-3", "uid-2", "of no pod"),
@@ -56,7 +64,7 @@ func TestNode(t *testing.T) {
 			{LastTimestamp: metav1.Time{Time: noon}, Type: corev1.EventTypeWarning, Reason: "SpotInterruption", Message: "the notice"},
 			{LastTimestamp: metav1.Time{Time: after(1)}, Type: corev1.EventTypeNormal, Reason: "ReplacementRequested", Message: "requested fallback-1"},
 		},
-	})
+	}, pod(1, terminating), pod(2, running), pod(3, graceful), pod(4, daemon))
 	want := `
 NODE    KIND               PHASE     TIME LEFT  MOVING  NOT EVICTED  REPLACEMENT           SLACK  WAITS FOR, OR RESULT
 node-1  spot-interruption  Draining  70 s       3/4     -            fallback-1 Requested  -      its replacement fallback-1 to be Ready
@@ -110,9 +118,8 @@ func TestRefusedPodPastItsDeadline(t *testing.T) {
 	}
 	got := shown(sources{
 		node: node("node-1", "batch", as(interruption.Draining, &interruption.Pods{Total: 2}, nil)), surveyed: true,
-		situation: plan.Situation{Pods: []*corev1.Pod{pod(1, long), pod(2, long)}},
-		refusals:  []corev1.Event{refusal("shop", "shop", "web-1", "uid-1", "needs 2 healthy pods")},
-	})
+		refusals: []corev1.Event{refusal("shop", "shop", "web-1", "uid-1", "needs 2 healthy pods")},
+	}, pod(1, long), pod(2, long))
 	for _, want := range []string{"web-1  delete", "web-2  evict"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in:\n%s", want, got)
@@ -139,7 +146,7 @@ func TestPodsThatLeaveLast(t *testing.T) {
 // What is not known is not shown as if it were.
 func TestNodeThatCouldNotBeRead(t *testing.T) {
 	draining := node("node-1", "batch", as(interruption.Draining, &interruption.Pods{Total: 1}, replacement("Ready", "")))
-	got := shown(sources{node: draining, situation: plan.Situation{Pods: []*corev1.Pod{pod(1, running)}}})
+	got := shown(sources{node: draining}, pod(1, running))
 	if want := "not known: see what could not be read"; !strings.Contains(got, want) {
 		t.Errorf("does not say %q:\n%s", want, got)
 	}
@@ -161,16 +168,18 @@ func TestOtherNodes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		sources sources
 		want    string
+		pods    []*corev1.Pod
 	}{
-		"none":    {sources{node: quiet}, "\nNo record of an interruption stands on node quiet.\n"},
-		"not its": {sources{node: odd}, "  nothing: its record is not acted on: "},
-		"over":    {sources{node: over}, "over  spot-interruption  Released  -          0/3     0            -            78 s   2 graceful, 1 force-deleted\n"},
+		"none":    {sources: sources{node: quiet}, want: "\nNo record of an interruption stands on node quiet.\n"},
+		"not its": {sources: sources{node: odd}, want: "  nothing: its record is not acted on: "},
+		"over":    {sources: sources{node: over}, want: "over  spot-interruption  Released  -          0/3     0            -            78 s   2 graceful, 1 force-deleted\n"},
 		"in line": {
-			sources{node: waiting, peers: []*corev1.Node{first}, surveyed: true, situation: plan.Situation{Pods: []*corev1.Pod{pod(1, running)}}},
-			"  a slot in its pool: 0 under way, 1 ahead of it\n\nPOD         NEXT  AT THE LATEST  GRACE  WHY\nshop/web-1  hold  -              30 s   the drain has not begun\n",
+			sources: sources{node: waiting, peers: []*corev1.Node{first}, surveyed: true},
+			pods:    []*corev1.Pod{pod(1, running)},
+			want:    "  a slot in its pool: 0 under way, 1 ahead of it\n\nPOD         NEXT  AT THE LATEST  GRACE  WHY\nshop/web-1  hold  -              30 s   the drain has not begun\n",
 		},
 	} {
-		if got := shown(tt.sources); !strings.Contains(got, tt.want) {
+		if got := shown(tt.sources, tt.pods...); !strings.Contains(got, tt.want) {
 			t.Errorf("%s: does not say\n%s\nbut%s", name, tt.want, got)
 		}
 	}
@@ -181,8 +190,7 @@ func TestNodeOfANamespace(t *testing.T) {
 	elsewhere := pod(2, func(p *corev1.Pod) { p.Namespace = "bank" })
 	got := shown(sources{
 		node: node("node-1", "batch", as(interruption.Draining, nil, nil)), namespace: "bank",
-		situation: plan.Situation{Pods: []*corev1.Pod{pod(1, running), elsewhere}},
-	})
+	}, pod(1, running), elsewhere)
 	if strings.Contains(got, "shop/web-1") || !strings.Contains(got, "bank/web-2") {
 		t.Errorf("want the pods of bank alone:\n%s", got)
 	}

@@ -214,7 +214,7 @@ func (r Reader) node(ctx context.Context, name string, in InForce) (Node, error)
 		t.refusals, err = r.refusals(ctx, node)
 		miss(err)
 		clients := watch.Clients{Pods: r.Core, Budgets: r.Policy, Dynamic: r.Dynamic}
-		t.situation, err = watch.Survey(ctx, clients, name, in.interruption(rec, t.now), in.Policy)
+		t.survey, err = watch.Survey(ctx, clients, name, in.interruption(rec, t.now), in.Policy)
 		miss(err)
 		t.surveyed = err == nil
 		t.peers = r.peers(ctx, node, rec)
