@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
@@ -163,53 +162,6 @@ func (e PodAnswered) apply(f *Fleet) {
 		n.answers[e.Pod] = e.When
 		f.plans.sooner(n, f.now)
 	}
-}
-
-// gather returns what the node is planned with, and has looked up what is missing.
-func (f *Fleet) gather(n *node, state NodeState) Situation {
-	sit := Situation{Policy: f.policy, Pods: n.list()}
-	f.renew(n, &sit, state)
-	sit.Gather(f.now, Sources{
-		Preferences: func(in types.NamespacedName) (Preferences, bool) {
-			return lookUp[Preferences](f, n, Subject{PreferencesOfNamespace, in})
-		},
-		Constraints: func(in types.NamespacedName) (NamespaceConstraints, bool) {
-			return lookUp[NamespaceConstraints](f, n, Subject{ConstraintsOfNamespace, in})
-		},
-		Claim: func(name types.NamespacedName) (Claim, bool) { return lookUp[Claim](f, n, Subject{ClaimOfPod, name}) },
-		Budgets: func(in types.NamespacedName) ([]*policyv1.PodDisruptionBudget, bool) {
-			f.uses(n, ofNamespace(Budgets, in.Namespace))
-			of := f.budgetsIn(in.Namespace)
-			return of.list, of.listed
-		},
-		Deployment: func(name types.NamespacedName) (DeploymentState, bool) { return f.deploymentFor(n, name) },
-		AllReady:   f.allReady,
-	})
-	return sit
-}
-
-// renew brings up to date what of a situation is known without looking at its pods.
-func (f *Fleet) renew(n *node, sit *Situation, state NodeState) {
-	sit.NodeState, sit.Waves = state, f.waves
-	sit.Refused, sit.Fixed, sit.Came, sit.Answers = n.refused, n.fixed, n.came, n.answers
-	sit.Ready, sit.Left = n.ready, nil
-	for _, t := range n.tracked {
-		if t.gone && f.now.Sub(t.goneAt) < leftFor {
-			sit.Left = append(sit.Left, Leaving{Pod: t.pod, Gone: t.goneAt})
-		}
-	}
-}
-
-// allReady is since when the replacements of all nodes with pods of the Deployment are Ready;
-// zero if some are not.
-func (f *Fleet) allReady(name types.NamespacedName) (since time.Time) {
-	for n := range f.users[Subject{DeploymentOfPod, name}] {
-		if n.ready.IsZero() {
-			return time.Time{}
-		}
-		since = interruption.Later(since, n.ready)
-	}
-	return since
 }
 
 // lookFor is how long a first plan waits to learn enough about the pods' namespaces,

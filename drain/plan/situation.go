@@ -192,63 +192,6 @@ type Decision struct {
 // Moves reports whether the pod has to leave the node.
 func (d Decision) Moves() bool { return d.Action != Skip && !d.Stays }
 
-// Sources are where a plan's situation is read; false is what is not known yet, and is being looked up.
-type Sources struct {
-	Preferences func(namespace types.NamespacedName) (Preferences, bool)
-	Budgets     func(namespace types.NamespacedName) ([]*policyv1.PodDisruptionBudget, bool)
-	Constraints func(namespace types.NamespacedName) (NamespaceConstraints, bool)
-	Deployment  func(types.NamespacedName) (DeploymentState, bool)
-	Claim       func(types.NamespacedName) (Claim, bool)
-	AllReady    func(types.NamespacedName) time.Time
-}
-
-// Gather adds to a situation with its node's pods what else a plan for them is made from.
-func (sit *Situation) Gather(now time.Time, from Sources) {
-	sit.Deployments, sit.Shared = map[types.NamespacedName]DeploymentState{}, map[types.NamespacedName]bool{}
-	sit.Namespaces, sit.Constraints = map[string]Preferences{}, map[string]NamespaceConstraints{}
-	sit.AllReady = map[types.NamespacedName]time.Time{}
-	read := map[string]bool{} // the budgets of which namespaces
-	for _, pod := range sit.Pods {
-		namespace := types.NamespacedName{Namespace: pod.Namespace}
-		stays := sit.notOurs(pod) != ""
-		if !stays || pod.Annotations[NoticeAnnotation] != "" {
-			find(sit.Namespaces, pod.Namespace, namespace, from.Preferences)
-		}
-		if stays {
-			continue
-		}
-		if !read[pod.Namespace] {
-			read[pod.Namespace] = true
-			budgets, _ := from.Budgets(namespace)
-			sit.Budgets = append(sit.Budgets, budgets...)
-		}
-		name := DeploymentOf(pod)
-		if name.Name == "" || !IsSurged(pod) && (sit.Policy.Strategy != StrategySurge || noSurgeByItself(pod, now) != "") {
-			continue
-		}
-		find(sit.Deployments, name, name, from.Deployment)
-		if _, known := sit.Deployments[name]; known && IsSurged(pod) && keepsOthersAway(pod) {
-			sit.AllReady[name] = from.AllReady(name)
-		}
-		find(sit.Constraints, pod.Namespace, namespace, from.Constraints)
-		for _, name := range ClaimsOf(pod) {
-			if c, ok := from.Claim(name); ok {
-				sit.Shared[name] = c.Shared
-			}
-		}
-	}
-}
-
-// find adds to what is known what is not there and is known by now.
-func find[K comparable, T any](known map[K]T, key K, name types.NamespacedName, read func(types.NamespacedName) (T, bool)) {
-	if _, ok := known[key]; ok {
-		return
-	}
-	if value, ok := read(name); ok {
-		known[key] = value
-	}
-}
-
 // Claim is what plans need to know about a PersistentVolumeClaim.
 type Claim struct {
 	Shared bool   // several nodes can use it at the same time
