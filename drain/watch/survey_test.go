@@ -123,7 +123,13 @@ func TestSurvey(t *testing.T) {
 	}{
 		"a Deployment's pod": {func(*surveyed) {}, ""},
 		"no Deployment":      {func(s *surveyed) { s.objects = nil }, "its ReplicaSet belongs to no Deployment"},
-		"a budget by hash":   {func(s *surveyed) { s.budgets = append(s.budgets, budget) }, "PDB by-hash"},
+		"one without a selector": {
+			func(s *surveyed) {
+				s.objects = []runtime.Object{object("Deployment", "web", map[string]any{"replicas": int64(1)})}
+			},
+			"cannot be read: it is not as the API describes it",
+		},
+		"a budget by hash": {func(s *surveyed) { s.budgets = append(s.budgets, budget) }, "PDB by-hash"},
 		"a volume": {func(s *surveyed) {
 			s.pods[0].Spec.Volumes = []corev1.Volume{claim}
 			s.objects = append(s.objects, object("PersistentVolumeClaim", "data", map[string]any{"accessModes": []any{"ReadWriteOnce"}}))
