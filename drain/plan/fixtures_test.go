@@ -19,6 +19,8 @@ var (
 	policy = Policy{Strategy: StrategyHold, Margin: 10 * time.Second}
 )
 
+var holding = Policy{Strategy: StrategyHold, Blocked: Leave, Margin: 10 * time.Second}
+
 func pod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "shop", UID: types.UID("uid-" + name), Annotations: map[string]string{}},

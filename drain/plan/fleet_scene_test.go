@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -239,6 +240,16 @@ func (s *scene) change(p *livePod, change func(*corev1.Pod)) {
 	p.Pod = was.DeepCopy()
 	change(p.Pod)
 	s.changed(was, p, false)
+}
+
+// evictions are the requests for evictions so far.
+func (s *scene) evictions() (list []string) {
+	for _, r := range s.requests {
+		if strings.Contains(r, " evict ") {
+			list = append(list, r)
+		}
+	}
+	return list
 }
 
 // recount is the disruption controller.

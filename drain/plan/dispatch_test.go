@@ -1,0 +1,173 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// underBudget is a node with so many pods, under a budget that lets so many of them go. Each eviction takes so
+// long.
+func underBudget(t *testing.T, pods, allowed int, takes time.Duration) *scene {
+	s := newScene(t, 1, holding)
+	b := budget("web", int32(allowed))
+	b.UID, b.Status.ExpectedPods, b.Status.DesiredHealthy = "web", int32(max(pods, 10)+10), int32(max(pods, 10)+10-allowed)
+	s.budgets["web"] = b
+	for i := range pods {
+		s.add(pod(fmt.Sprintf("p%03d", i), of("web"), withGrace(30)), "", "node-a", 0)
+	}
+	s.takes, s.ready = takes, s.start
+	s.drain("node-a", 0, 2*time.Minute)
+	return s
+}
+
+// apart is when each eviction began, after the first.
+func (s *scene) apart(t *testing.T) (list []time.Duration) {
+	for _, e := range s.evictions() {
+		at, err := time.ParseDuration(strings.Fields(e)[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, at)
+	}
+	for i := len(list) - 1; i >= 0; i-- {
+		list[i] -= list[0]
+	}
+	return list
+}
+
+// One eviction under a budget at a time. One that takes its time does not hold up the others for all of it:
+// where the budget lets another go, that follows as soon as it is clear that it is slow, and the rest a moment
+// apart; where not, after a while.
+func TestSlowEvictionsUnderABudget(t *testing.T) {
+	ms := time.Millisecond
+	for _, tt := range []struct {
+		allowed int
+		takes   time.Duration
+		want    []time.Duration
+	}{
+		{9, 20 * ms, []time.Duration{0, 20 * ms, 40 * ms, 60 * ms, 80 * ms}},
+		{1, time.Minute, []time.Duration{0, 250 * ms, 500 * ms, 750 * ms, 1000 * ms}},
+		{3, time.Minute, []time.Duration{0, 50 * ms, 100 * ms, 350 * ms, 600 * ms}},
+		{9, time.Minute, []time.Duration{0, 50 * ms, 100 * ms, 150 * ms, 200 * ms}},
+	} {
+		t.Run(fmt.Sprint(tt.allowed, " ", tt.takes), func(t *testing.T) {
+			s := underBudget(t, len(tt.want), tt.allowed, tt.takes)
+			s.until(20 * time.Second)
+			if got := s.apart(t); !slices.Equal(got, tt.want) {
+				t.Errorf("evictions begin %s apart from the first, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// A pod that has come since its node was marked is held past its wave's turn, until its eviction deadline. Nothing else
+// has to happen for it to leave then.
+func TestHeldPastItsWave(t *testing.T) {
+	s := underBudget(t, 0, 1, 20*time.Millisecond)
+	for _, node := range []string{"node-b", "node-c", "node-d"} {
+		s.add(pod("on-"+node, of("web"), withGrace(30), createdAt(s.start.Add(time.Second))), "", node, 0)
+		s.drain(node, 0, 2*time.Minute)
+	}
+	s.until(82 * time.Second)
+	if got := s.evictions(); len(got) != 3 || !strings.HasPrefix(got[0], "1m20") {
+		t.Errorf("%q; want all three at their eviction deadline, after 80 s", got)
+	}
+}
+
+// The most urgent pod goes first, whatever node it is on; among equals one with volumes, which takes longer in
+// the end. A deadline that comes nearer changes that.
+func TestMostUrgentFirst(t *testing.T) {
+	s := newScene(t, 1, holding)
+	s.fleet.limiter = newLimiter(1)
+	s.takes, s.ready = 100*time.Millisecond, s.start.Add(time.Second)
+	s.add(pod("late", withGrace(10)), "", "node-a", 0)
+	s.add(pod("soon", withGrace(60)), "", "node-a", 0)
+	s.add(pod("data", withGrace(10), withClaim("data")), "", "node-a", 0)
+	s.add(pod("first", withGrace(10)), "", "node-b", 0)
+	s.add(pod("never", withGrace(10)), "", "node-c", 0)
+	s.drain("node-a", 0, 2*time.Minute)
+	s.drain("node-b", 0, time.Minute)
+	s.drain("node-c", 0, 0)
+	s.until(10 * time.Second)
+	var got []string
+	for _, e := range s.evictions() {
+		got = append(got, strings.Fields(e)[2])
+	}
+	if want := []string{"first", "soon", "data", "late", "never"}; !slices.Equal(got, want) {
+		t.Errorf("evicted %v, want %v", got, want)
+	}
+}
+
+// Refused pods try again as soon as their budget lets them: as many as it lets go, the most urgent first.
+func TestRefusedPodsWakeWithTheirBudget(t *testing.T) {
+	s := newScene(t, 1, holding)
+	b := budget("web", 2)
+	b.UID, b.Status.DisruptionsAllowed = "web", 0
+	s.budgets["web"] = b
+	s.ready = s.start
+	for i, grace := range []int64{10, 40, 30, 20} {
+		s.add(pod(fmt.Sprint(i), of("web"), withGrace(grace)), "web", "node-a", time.Hour)
+	}
+	s.drain("node-a", 0, 10*time.Minute)
+	s.until(30 * time.Second)
+	before := len(s.evictions())
+	if before < 8 || before > 80 {
+		t.Errorf("%d attempts in half a minute, want some of each, with backoff", before)
+	}
+	allowed := b.DeepCopy()
+	allowed.Status.DisruptionsAllowed = 2
+	s.fleet.Apply(s.now, BudgetSeen{b, allowed})
+	s.budgets["web"] = allowed
+	woken := len(s.evictions())
+	s.until(30*time.Second + 20*time.Millisecond)
+	got := s.evictions()[woken:]
+	if len(got) < 1 || !strings.HasSuffix(got[0], " 1") {
+		t.Errorf("%v when the budget lets two go, want the most urgent at once", got)
+	}
+}
+
+// The most urgent pod goes first, whatever it and the others wait for besides.
+func TestMostUrgentOfAllGroups(t *testing.T) {
+	for range 20 { // the groups are in no order
+		s := underBudget(t, 1, 9, 100*time.Millisecond)
+		s.fleet.limiter = newLimiter(1)
+		for i, namespace := range []string{"a", "b", "c", "d"} {
+			s.add(pod("in-"+namespace, inNamespace(namespace), withGrace(int64(80-10*i))), "", "node-a", 0)
+		}
+		s.until(10 * time.Second)
+		var got []string
+		for _, e := range s.evictions() {
+			got = append(got, strings.Fields(e)[2])
+		}
+		if want := []string{"in-a", "in-b", "in-c", "in-d", "p000"}; !slices.Equal(got, want) {
+			t.Fatalf("evicted %v, want %v", got, want)
+		}
+	}
+}
+
+// A surge that is denied gives its turn to another pod.
+func TestDeniedSurgeGivesItsTurn(t *testing.T) {
+	s := newScene(t, 1, Policy{Strategy: StrategySurge, Margin: 10 * time.Second})
+	s.web("web", 2, 1)
+	for _, name := range []string{"a", "b"} {
+		s.add(pod(name, of("web"), readyAfter(time.Second), createdAt(s.start.Add(-time.Hour))), "web", "node-a", 0)
+	}
+	s.ready, s.denied = s.start.Add(time.Hour), "a"
+	s.drain("node-a", 0, 2*time.Minute)
+	s.until(20 * time.Second)
+	var surged []string
+	for _, r := range s.requests {
+		if f := strings.Fields(r); f[1] == string(SurgeNow) {
+			surged = append(surged, f[2])
+		}
+	}
+	if want := []string{"a", "b"}; !slices.Equal(surged, want) {
+		t.Errorf("surged %v, want each once", surged)
+	}
+	if why := s.fleet.nodes["node-a"].fixed["uid-a"]; why == "" || s.fleet.nodes["node-a"].fixed["uid-b"] != "" {
+		t.Errorf("a cannot be surged because %q", why)
+	}
+}
