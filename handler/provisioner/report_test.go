@@ -55,30 +55,38 @@ func TestTriedPoolsCount(t *testing.T) {
 	b.wantLog(1)
 }
 
+// A replacement that was seen requested is timed until it is Ready; of a node that was forgotten meanwhile, as its
+// record went, that isn't known.
 func TestReadyIsTimedFromTheFirstAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, ASG)
-		rec := interruption.Record{Instance: "i-1"}
-		b.asg.answer = interruption.Replacement{State: StateRequested}
-		b.ask("node-1", &rec)
-		time.Sleep(40 * time.Second)
-		b.asg.answer = interruption.Replacement{State: StateReady, Name: "i-2"}
-		b.ask("node-1", &rec)
-		families, err := b.registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range families {
-			if f.GetName() != "spot_handler_replacement_ready_seconds" {
-				continue
+	for forgotten, want := range map[bool]uint64{false: 1, true: 0} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t, ASG)
+			rec := interruption.Record{Instance: "i-1"}
+			b.asg.answer = interruption.Replacement{State: StateRequested}
+			b.ask("node-1", &rec)
+			time.Sleep(40 * time.Second)
+			if forgotten {
+				b.Forget("node-1")
 			}
-			for _, m := range f.GetMetric() {
-				if m.GetLabel()[0].GetValue() == ASG && (m.GetHistogram().GetSampleCount() != 1 || m.GetHistogram().GetSampleSum() != 40) {
-					t.Errorf("%v, want one of 40 s", m.GetHistogram())
+			b.asg.answer = interruption.Replacement{State: StateReady, Name: "i-2"}
+			b.ask("node-1", &rec)
+			families, err := b.registry.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range families {
+				if f.GetName() != "spot_handler_replacement_ready_seconds" {
+					continue
+				}
+				for _, m := range f.GetMetric() {
+					h := m.GetHistogram()
+					if m.GetLabel()[0].GetValue() == ASG && (h.GetSampleCount() != want || h.GetSampleSum() != 40*float64(want)) {
+						t.Errorf("forgotten: %t: %v, want %d of 40 s", forgotten, h, want)
+					}
 				}
 			}
-		}
-	})
+		})
+	}
 }
 
 // What is forbidden on each node is one cause, said once.
