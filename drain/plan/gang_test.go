@@ -1,7 +1,9 @@
 package plan
 
 import (
+	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -60,4 +62,26 @@ func TestGangOf(t *testing.T) {
 
 func inNamespace(name string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Namespace = name }
+}
+
+// A node with pods of two gangs goes: neither waits for it any more, nor is it remembered.
+func TestGangsOfANodeThatGoes(t *testing.T) {
+	g, first, second := newGangs(), Gang{Name: "first"}, Gang{Name: "second"}
+	late, soon := Departure{At: now.Add(time.Minute)}, Departure{At: now.Add(time.Second)}
+	g.Report(now, "node-a", map[Gang]Departure{first: soon, second: soon})
+	g.Report(now, "node-b", map[Gang]Departure{second: late})
+	g.Report(now, "node-a", map[Gang]Departure{second: soon})
+	if got := g.Of("node-b")[second].At; !got.Equal(soon.At) {
+		t.Errorf("second leaves at %v, want it with the pods of node-a", got)
+	}
+	if again := g.Report(now, "node-a", nil); !slices.Equal(again, []string{"node-b"}) {
+		t.Errorf("%v to plan again, want node-b", again)
+	}
+	if got := g.Of("node-b")[second].At; !got.Equal(late.At) {
+		t.Errorf("second leaves at %v, want it with the pods of node-b alone", got)
+	}
+	g.Report(now, "node-b", nil)
+	if len(g.of)+len(g.on) > 0 {
+		t.Errorf("gangs %v of nodes %v are remembered", g.of, g.on)
+	}
 }

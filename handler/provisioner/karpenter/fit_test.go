@@ -165,6 +165,17 @@ func TestFitTo(t *testing.T) {
 	}
 }
 
+// Whoever names the node of a pod, as the DaemonSet controller does, wants that one: no replacement is it.
+func TestOneCertainNode(t *testing.T) {
+	p := affine(where("team", "In", "web"))
+	p.Name = "pinned"
+	p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields = where("metadata.name", "In", "node-1")
+	f := fitTo(newShape(pool(t), decodePool(sourcePool()), interruptedNode()), provisioner.Need{Moving: []*corev1.Pod{p}})
+	if want := "default/pinned needs one certain node"; f.remark() != want || len(f.need.Moving) != 0 {
+		t.Errorf("remark %q, and %d pods fit; want %q and none", f.remark(), len(f.need.Moving), want)
+	}
+}
+
 func TestRemarkIsShort(t *testing.T) {
 	need := provisioner.Need{}
 	for i := range 100 {
