@@ -188,6 +188,10 @@ const (
 	trustedField, trustedBound = 32 << 10, 64 << 10
 )
 
+// shortText is how long a text may be that is kept whole or not at all. Where one has a form of its own, such as
+// a quantity or a time, a part of it is another one, or none: then the whole list could not be decoded.
+const shortText = 64
+
 // chunkSize is how much is read at a time of what is dropped.
 const chunkSize = 32 << 10
 

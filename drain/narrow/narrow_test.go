@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // narrowed is what is left of the answer, read in pieces of every size.
@@ -117,6 +118,27 @@ func TestBounds(t *testing.T) {
 				t.Errorf("the next one is %+v", next)
 			}
 		})
+	}
+}
+
+// Wherever a bound falls, what is left of a pod can be decoded: it is read together with others.
+func TestWhatIsCutCanBeDecoded(t *testing.T) {
+	for length := range 300 {
+		var before strings.Builder
+		for i := range 15 {
+			fmt.Fprintf(&before, `"%d%s":"1",`, i, strings.Repeat("a", 500))
+		}
+		pod := `{"metadata":{"name":"a"},"spec":{"overhead":{` + before.String() + `"` + strings.Repeat("b", 300+length) + `":"100Mi","c":"1"}}}`
+		var list corev1.PodList
+		left := narrowed(t, "pods", `{"items":[`+pod+`]}`)
+		if err := json.Unmarshal([]byte(left), &list); err != nil {
+			t.Fatalf("%v in ...%s", err, left[len(left)-100:])
+		}
+		for name, got := range list.Items[0].Spec.Overhead {
+			if name[0] == 'b' && got.String() != "100Mi" {
+				t.Errorf("100Mi became %s", &got)
+			}
+		}
 	}
 }
 

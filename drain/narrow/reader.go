@@ -21,6 +21,7 @@ type reader struct {
 	next  fields  // of the value that comes
 	slash bool    // after a backslash, in a text
 	hex   int     // digits to come of an escaped character
+	taken int     // how long the text is until now
 
 	drops bool // the value is dropped
 	text  bool // within a text of it
@@ -155,6 +156,7 @@ func (r *reader) take(in []byte) int {
 			r.key = append(r.key, in[:n]...)
 		} else {
 			r.emit(in[:n]...)
+			r.taken += n
 		}
 		return n
 	}
@@ -171,7 +173,7 @@ func (r *reader) plain(in []byte) int {
 	case r.at == inKey:
 		most = min(most, longestKey-len(r.key))
 	case r.at == inText:
-		most = min(most, r.room(r.top().depth))
+		most = min(most, r.roomForText())
 	default:
 		return 0
 	}
@@ -193,7 +195,7 @@ func (r *reader) takeByte(c byte) {
 			r.enterMember()
 		}
 	case inText:
-		if r.hex == 0 && !r.slash && c != '"' && r.exhausted(r.top().depth) {
+		if r.hex == 0 && !r.slash && c != '"' && r.roomForText() <= 0 {
 			r.cut = true
 			r.drops, r.text, r.at = true, true, after
 			r.slash = c == '\\'
@@ -201,6 +203,7 @@ func (r *reader) takeByte(c byte) {
 			return
 		}
 		r.emit(c)
+		r.taken++
 		if r.ends(c) {
 			r.at = after
 		}
@@ -258,7 +261,7 @@ func (r *reader) pass(c byte) {
 			return
 		}
 		r.begin(c)
-		r.at = inText
+		r.at, r.taken = inText, 0
 	case '{', '[':
 		r.begin(c)
 		r.open(c == '[')
@@ -367,6 +370,9 @@ func (r *reader) room(depth int) int {
 	}
 	return passes
 }
+
+// roomForText is how much more is kept of the text that is being read.
+func (r *reader) roomForText() int { return max(r.room(r.top().depth), shortText-r.taken) }
 
 func (r *reader) emit(text ...byte) {
 	r.out.Write(text)
