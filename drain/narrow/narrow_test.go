@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 )
 
 // narrowed is what is left of the answer, read in pieces of every size.
@@ -27,7 +30,7 @@ func narrowed(t *testing.T, resource, answer string) string {
 	for i, split := range []func(io.Reader) io.Reader{
 		func(r io.Reader) io.Reader { return r }, iotest.OneByteReader, iotest.HalfReader, iotest.DataErrReader,
 	} {
-		body, err := io.ReadAll(split(newReader(io.NopCloser(split(strings.NewReader(answer))), kinds[resource])))
+		body, err := io.ReadAll(split(newReader(newSource(io.NopCloser(split(strings.NewReader(answer)))), kinds[resource])))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +178,9 @@ func TestTransport(t *testing.T) {
 		{"/apis/apps/v1/namespaces/a/deployments", "application/json", 200, narrow},
 		{"/apis/karpenter.sh/v1/nodepools", "application/json", 200, secret},
 		{"/apis/coordination.k8s.io/v1/namespaces/a/leases/b", "application/json", 200, secret},
-		{"/api/v1/pods", "application/vnd.kubernetes.protobuf", 200, secret},
+		{"/api/v1/configmaps", "application/vnd.kubernetes.protobuf", 200, secret},
+		{"/apis/apps/v1/deployments", "application/vnd.kubernetes.protobuf", 200, secret},
+		{"/api/v1/pods", "text/plain", 200, secret},
 		{"/api/v1/pods", "application/json", 404, secret},
 		{"/version", "application/json", 200, secret},
 	} {
@@ -200,7 +205,7 @@ func TestMemory(t *testing.T) {
 	}
 	var before, now runtime.MemStats
 	runtime.ReadMemStats(&before)
-	r := newReader(io.NopCloser(io.MultiReader(strings.NewReader(`{"items":[`), io.MultiReader(parts...), strings.NewReader(`{}]}`))), kinds["apps/replicasets"])
+	r := newReader(newSource(io.NopCloser(io.MultiReader(strings.NewReader(`{"items":[`), io.MultiReader(parts...), strings.NewReader(`{}]}`)))), kinds["apps/replicasets"])
 	body, err := io.ReadAll(r)
 	if err != nil || !json.Valid(body) || len(body) > 10_000 {
 		t.Fatalf("%d bytes are left, %v", len(body), err)
@@ -215,7 +220,7 @@ func BenchmarkNarrow(b *testing.B) {
 	item := `{"metadata":{"name":"a"},"spec":{"template":{"env":[` + strings.Repeat(`{"name":"e"},`, 100_000) + `{}]}}}`
 	b.SetBytes(int64(len(item)))
 	for b.Loop() {
-		if _, err := io.Copy(io.Discard, newReader(io.NopCloser(strings.NewReader(item)), kinds["pods"])); err != nil {
+		if _, err := io.Copy(io.Discard, newReader(newSource(io.NopCloser(strings.NewReader(item))), kinds["pods"])); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -226,7 +231,7 @@ func FuzzNarrow(f *testing.F) {
 	f.Add(`{"type":"ADDED","object":{"spec":null,"status":{"phase":"x"}}}` + "\n" + `{}`)
 	f.Add(`]}"\`)
 	f.Fuzz(func(t *testing.T, in string) {
-		out, err := io.ReadAll(newReader(io.NopCloser(strings.NewReader(in)), kinds["pods"]))
+		out, err := io.ReadAll(newReader(newSource(io.NopCloser(strings.NewReader(in))), kinds["pods"]))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -251,6 +256,13 @@ func TestLargeObjectsAreReadSlowly(t *testing.T) {
 		one := `{"metadata":{"name":"a","managedFields":"` + strings.Repeat("x", size) + `"}},`
 		return `{"items":[` + strings.Repeat(one, objects) + `{}]}`
 	}
+	managed := func(size int) corev1.Pod {
+		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{Manager: strings.Repeat("x", size)}}}}
+	}
+	large := managed(1 << 20)
+	inList := string(inProtobuf(t, &corev1.PodList{Items: slices.Repeat([]corev1.Pod{large}, 20)}))
+	smallInList := string(inProtobuf(t, &corev1.PodList{Items: slices.Repeat([]corev1.Pod{managed(10 << 10)}, 2000)}))
+	inEvents := strings.Repeat(string(eventInProtobuf(t, apiwatch.Modified, &large)), 20)
 	const ofNode, ofNamespace = "/api/v1/pods?fieldSelector=spec.nodeName%3Da", "/apis/apps/v1/namespaces/a/deployments"
 	for _, c := range []struct {
 		name, method, path, answer string
@@ -262,13 +274,23 @@ func TestLargeObjectsAreReadSlowly(t *testing.T) {
 		{"very many of a node", http.MethodGet, ofNode, list(200, 1<<20), 0, slowFor / 2, slowFor/2 + 100*time.Millisecond},
 		{"many of a namespace", http.MethodGet, ofNamespace, list(2000, 10<<10), 0, 0, 0},
 		{"many of a node", http.MethodGet, ofNode, list(2000, 10<<10), 0, 0, 0},
+		{"large ones of a node, in protobuf", http.MethodGet, ofNode, inList, 0, 2 * time.Second, 3 * time.Second},
+		{"many of a node, in protobuf", http.MethodGet, ofNode, smallInList, 0, 0, 0},
+		{"large ones in events", http.MethodGet, ofNode, inEvents, 0, 2 * time.Second, 3 * time.Second},
 		{"with a limit", http.MethodGet, ofNamespace, list(20, 1<<20), 32 << 20, 0, 0},
 		{"one that is changed", http.MethodPatch, ofNamespace + "/a", list(0, 1<<20), 0, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			contentType := "application/json"
+			switch {
+			case strings.HasPrefix(c.answer, prefix):
+				contentType = "application/vnd.kubernetes.protobuf"
+			case c.answer[0] == 0:
+				contentType = "application/vnd.kubernetes.protobuf;stream=watch"
+			}
 			synctest.Test(t, func(t *testing.T) {
 				client := Slowly(answers(func(*http.Request) (*http.Response, error) {
-					return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(c.answer))}, nil
+					return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {contentType}}, Body: io.NopCloser(strings.NewReader(c.answer))}, nil
 				}))
 				ctx := t.Context()
 				if c.limit > 0 {

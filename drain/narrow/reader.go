@@ -2,18 +2,16 @@ package narrow
 
 import (
 	"bytes"
-	"io"
 	"sync"
 )
 
 // reader drops from a stream of JSON values what the kind does not keep. It trusts the API server
 // to send JSON: other input comes out as other garbage.
 type reader struct {
-	body io.ReadCloser
-	kind kind
-	left limit // of the answer's
-	err  error
-	out  *bytes.Buffer // what is kept, and not read yet; nil if there is nothing
+	source
+	bounds
+	err error
+	out *bytes.Buffer // what is kept, and not read yet; nil if there is nothing
 
 	at    state
 	stack []level // the last is what the next byte is in; the first is the stream
@@ -27,11 +25,7 @@ type reader struct {
 	text  bool // within a text of it
 	depth int  // how many of its arrays and objects are open
 
-	field, object int // what is left of the kind's bounds
-	cut           bool
-
-	size int         // how much of the object has arrived
-	slow func(n int) // waits before more than n further bytes of a large one are read; nil: never
+	cut bool
 }
 
 // level is an array or an object that is kept, at least in part.
@@ -53,11 +47,9 @@ const (
 	after  // a value
 )
 
-func newReader(body io.ReadCloser, of kind) *reader {
-	return &reader{body: body, kind: of, left: limit{passes, passes}, next: of.root, field: of.field, object: of.object, stack: []level{{}}}
+func newReader(body source, of kind) *reader {
+	return &reader{source: body, bounds: newBounds(of), next: of.root, stack: []level{{}}}
 }
-
-func (r *reader) Close() error { return r.body.Close() }
 
 // chunks are for what is dropped, and buffers for what is kept until it is read. A watch that waits has
 // neither: most do, most of the time, and there are thousands.
@@ -96,19 +88,12 @@ func (r *reader) release() {
 }
 
 func (r *reader) fill(chunk []byte) {
-	n, err := r.body.Read(chunk)
+	n, err := r.source.Read(chunk)
 	r.err = err
-	if r.size += n; r.size > ample && r.slow != nil {
-		r.slow(n)
-	}
-	if r.left.read -= int64(n); r.left.read < 0 {
-		r.err = ErrTooLong
-		return
-	}
 	r.out = buffers.Get().(*bytes.Buffer)
 	defer func() {
-		if r.left.kept -= int64(r.out.Len()); r.left.kept < 0 {
-			r.err = ErrTooLong
+		if err := r.keep(r.out.Len()); err != nil {
+			r.err = err
 		}
 		r.release()
 	}()
@@ -356,26 +341,10 @@ func (r *reader) enterElement(c byte) {
 	}
 }
 
-// exhausted reports whether no more is kept at this depth. The fields of metadata, spec and status
-// that are single values always are: only a longer one ends early.
-func (r *reader) exhausted(depth int) bool { return r.room(depth) <= 0 }
-
-// room is how much more is kept at this depth.
-func (r *reader) room(depth int) int {
-	switch {
-	case depth > 1:
-		return min(r.field, r.object) + 1
-	case depth > 0:
-		return r.field + 1
-	}
-	return passes
-}
-
 // roomForText is how much more is kept of the text that is being read.
 func (r *reader) roomForText() int { return max(r.room(r.top().depth), shortText-r.taken) }
 
 func (r *reader) emit(text ...byte) {
 	r.out.Write(text)
-	r.field -= len(text)
-	r.object -= len(text)
+	r.spend(len(text))
 }
