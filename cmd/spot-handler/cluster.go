@@ -61,7 +61,6 @@ type clients struct {
 func connect(conf *rest.Config, by transport.WrapperFunc) (*clients, error) {
 	conf = rest.CopyConfig(conf)
 	conf.Wrap(by)
-	conf.AcceptContentTypes = runtime.ContentTypeJSON // it reads no other
 	return connectWhole(conf)
 }
 

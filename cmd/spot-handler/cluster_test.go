@@ -10,15 +10,21 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/streaming"
 	"k8s.io/apimachinery/pkg/types"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+	restwatch "k8s.io/client-go/rest/watch"
 )
 
 // deadEnds stands before a server, and can let the connections that there are die without
@@ -130,8 +136,7 @@ func TestLeaseRequestsLeaveADeadConnection(t *testing.T) {
 	}
 }
 
-// A mark asks for nothing but metadata, as JSON alone is bounded while it arrives, and needs no more
-// of the answer than whether the Node was written.
+// A mark asks for nothing but metadata, and needs no more of the answer than whether the Node was written.
 func TestMarkReadsNoObject(t *testing.T) {
 	status, answer := http.StatusOK, `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"node"}}`
 	var asked *http.Request
@@ -161,5 +166,55 @@ func TestMarkReadsNoObject(t *testing.T) {
 	status, answer = http.StatusConflict, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Conflict","code":409}`
 	if err := mark(); !apierrors.IsConflict(err) {
 		t.Errorf("a conflict is %v", err)
+	}
+}
+
+// Pods are read in protobuf, in which the API server has encoded an event for others already. What answers JSON all
+// the same is understood.
+func TestPodsAreReadInProtobuf(t *testing.T) {
+	form := runtime.ContentTypeProtobuf
+	var accepted []string
+	pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}}
+	pod.Name, pod.ManagedFields = "web", []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
+	list := &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: []corev1.Pod{*pod}}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		accepted = append(accepted, r.Header.Get("Accept"))
+		info, _ := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), form)
+		if !r.URL.Query().Has("watch") {
+			w.Header().Set("Content-Type", form)
+			_ = info.Serializer.Encode(list, w)
+			return
+		}
+		w.Header().Set("Content-Type", form+";stream=watch")
+		frames := info.StreamSerializer.Framer.NewFrameWriter(w)
+		events := restwatch.NewEncoder(streaming.NewEncoder(frames, info.StreamSerializer.Serializer), info.Serializer)
+		_ = events.Encode(&apiwatch.Event{Type: apiwatch.Modified, Object: pod})
+	}))
+	defer server.Close()
+	for _, form = range []string{runtime.ContentTypeProtobuf, runtime.ContentTypeJSON} {
+		for _, dryRun := range []bool{false, true} {
+			c, err := connectDaemon(&rest.Config{Host: server.URL}, settings{dryRun: dryRun})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := c.pods.List(t.Context(), metav1.ListOptions{})
+			if err != nil || len(got.Items) != 1 || got.Items[0].Name != "web" || got.Items[0].ManagedFields != nil {
+				t.Errorf("%s: the list is %+v, %v", form, got, err)
+			}
+			w, err := c.pods.Watch(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			event := <-w.ResultChan()
+			if seen, ok := event.Object.(*corev1.Pod); !ok || event.Type != apiwatch.Modified || seen.Name != "web" || seen.ManagedFields != nil {
+				t.Errorf("%s: the event is %+v", form, event)
+			}
+			w.Stop()
+		}
+	}
+	for _, accept := range accepted {
+		if first, _, _ := strings.Cut(accept, ","); first != runtime.ContentTypeProtobuf && first != runtime.ContentTypeProtobuf+";stream=watch" {
+			t.Errorf("accepts %q", accept)
+		}
 	}
 }

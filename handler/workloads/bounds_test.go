@@ -55,6 +55,9 @@ func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	switch {
 	case strings.HasSuffix(r.URL.Path, "/servicecidrs"):
+		if accept := r.Header.Get("Accept"); accept != "application/json" {
+			return nil, fmt.Errorf("asks for %s", accept)
+		}
 		if n.lists++; n.lists <= n.failures {
 			return nil, errors.New("API server is unreachable")
 		}

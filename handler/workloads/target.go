@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // longestPath bounds what is read from an annotation.
@@ -99,7 +100,8 @@ func (t *Notifier) readServices(ctx context.Context, key string) (networks []net
 	var list struct {
 		Items []struct{ Spec struct{ CIDRs []string } }
 	}
-	answer, err := t.opts.Pods.Get().AbsPath("/apis/networking.k8s.io/v1/servicecidrs").MaxRetries(0).Do(ctx).Raw()
+	answer, err := t.opts.Pods.Get().AbsPath("/apis/networking.k8s.io/v1/servicecidrs").MaxRetries(0).
+		SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx).Raw() // it isn't worth its API group's types
 	if err == nil {
 		err = json.Unmarshal(answer, &list)
 	}
