@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
@@ -32,7 +33,7 @@ import (
 // 38 MB large instead of 27. Most of that would be in memory on every spot node.
 var (
 	scheme     = runtime.NewScheme()
-	codecs     = newCodec(scheme)
+	codecs     = serializer.NewCodecFactory(scheme).WithoutConversion()
 	parameters = runtime.NewParameterCodec(scheme)
 )
 
