@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -54,9 +55,11 @@ func TestScale(t *testing.T) {
 				continue
 			}
 			played++
-			playCrowd(t, sim.Crowd{
-				Nodes: size.nodes, Lost: size.lost, Pods: size.pods, Grace: 30, Boot: 45 * time.Second, Seats: cp.seats, Takes: cp.takes,
-			}, cp.name)
+			t.Run(fmt.Sprintf("%d nodes, %s", size.nodes, cp.name), func(t *testing.T) {
+				playCrowd(t, sim.Crowd{
+					Nodes: size.nodes, Lost: size.lost, Pods: size.pods, Grace: 30, Boot: 45 * time.Second, Seats: cp.seats, Takes: cp.takes,
+				}, cp.name)
+			})
 		}
 	}
 	if played == 0 {
