@@ -77,6 +77,35 @@ func TestHeldPastItsWave(t *testing.T) {
 	}
 }
 
+// Where the API server takes a second for each request, more are under way at once as soon as pods would be asked to
+// leave late otherwise. Where there is time for all, there are not.
+func TestMoreAtOnceWherePodsWouldBeLate(t *testing.T) {
+	for left, most := range map[time.Duration]int{56 * time.Second: 28 + 48, 2 * time.Minute: 28} { // see limiter
+		s := newScene(t, 1, holding)
+		s.takes, s.ready = time.Second, s.start
+		for i := range 800 {
+			s.add(pod(fmt.Sprint("p", i), withGrace(30)), "", fmt.Sprint("node-", i%10), 0)
+		}
+		for i := range 10 {
+			s.drain(fmt.Sprint("node-", i), 0, left)
+		}
+		underWay := 0
+		for at := 100 * time.Millisecond; at < time.Minute; at += 100 * time.Millisecond {
+			s.until(at)
+			underWay = max(underWay, len(s.fleet.underWay))
+		}
+		late := 0
+		for _, first := range s.first {
+			if first.Sub(s.start) > left-40*time.Second {
+				late++
+			}
+		}
+		if underWay != most || late > 0 || len(s.first) != 800 {
+			t.Errorf("%v left: %d at once, want %d; %d of %d pods late", left, underWay, most, late, len(s.first))
+		}
+	}
+}
+
 // The most urgent pod goes first, whatever node it is on; among equals one with volumes, which takes longer in
 // the end. A deadline that comes nearer changes that.
 func TestMostUrgentFirst(t *testing.T) {

@@ -45,6 +45,7 @@ type Fleet struct {
 	underWay map[types.UID]bool               // the pods with a request
 	waiting  map[string]map[*tracked]struct{} // for their next attempt, by namespace
 	limiter  *limiter
+	took     time.Duration // what requests have taken of late
 
 	plans    agenda[*node]
 	recounts agenda[types.NamespacedName]
@@ -204,7 +205,7 @@ func (f *Fleet) Next(now time.Time) Todo {
 	for t, ok := f.retries.take(now); ok; t, ok = f.retries.take(now) {
 		f.wake(t)
 	}
-	wake := earliest(f.limiter.lend(now), f.dispatch())
+	wake := f.send()
 	if f.wavesOld {
 		wake = interruption.Earlier(wake, f.wavesAt)
 	}

@@ -35,7 +35,8 @@ const (
 // be under way without a seat.
 //
 // An eviction that has met another at its disruption budget sleeps in the API server, see [lane]. It lends
-// its seat too, as soon as it takes longer than others: nothing hangs, so its namespace keeps its seats.
+// its seat too, as soon as it takes longer than others: nothing hangs, so its namespace keeps its seats. So do
+// requests that are only slow, if others would be late: see hurry.
 type limiter struct {
 	most     int     // seats
 	limit    int     // of them, those that can be taken now
@@ -53,7 +54,7 @@ type limiter struct {
 type seat struct {
 	namespace string
 	lends     time.Time // when it is lent
-	sleeps    bool      // and then its request sleeps
+	sleeps    bool      // and then its request sleeps, or is only slow
 	lent      bool
 }
 
@@ -146,8 +147,7 @@ func (l *limiter) adapt(now time.Time, busy bool) {
 // none does.
 func (l *limiter) lend(now time.Time) (next time.Time) {
 	for _, s := range l.seats {
-		own := l.of[s.namespace]
-		if s.lent || l.lent == l.most*lentPerSeat || 2*(own.lent+own.asleep) >= l.most*lentPerSeat {
+		if !l.canLend(s) {
 			continue
 		}
 		at := interruption.Later(s.lends, l.calmAt())
@@ -155,17 +155,45 @@ func (l *limiter) lend(now time.Time) (next time.Time) {
 			next = interruption.Earlier(next, at)
 			continue
 		}
-		s.lent = true
-		if s.sleeps {
-			own.asleep++
-		} else {
-			own.lent++
-		}
-		own.active--
-		l.lent++
-		l.active--
+		l.lendSeat(s)
 	}
 	return next
+}
+
+// hurry has requests lend their seats early, the oldest first, until so many can be under way, and reports whether any
+// has. None does soon after a refusal.
+func (l *limiter) hurry(now time.Time, atOnce int) (lent bool) {
+	if now.Before(l.calmAt()) {
+		return false
+	}
+	for _, s := range l.seats {
+		if l.limit+l.lent >= atOnce {
+			break
+		}
+		if l.canLend(s) {
+			s.sleeps, lent = true, true
+			l.lendSeat(s)
+		}
+	}
+	return lent
+}
+
+func (l *limiter) canLend(s *seat) bool {
+	own := l.of[s.namespace]
+	return !s.lent && l.lent < l.most*lentPerSeat && 2*(own.lent+own.asleep) < l.most*lentPerSeat
+}
+
+func (l *limiter) lendSeat(s *seat) {
+	own := l.of[s.namespace]
+	s.lent = true
+	if s.sleeps {
+		own.asleep++
+	} else {
+		own.lent++
+	}
+	own.active--
+	l.lent++
+	l.active--
 }
 
 func (l *limiter) calmAt() time.Time {

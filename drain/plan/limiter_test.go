@@ -136,3 +136,45 @@ func TestRequestsThatSleep(t *testing.T) {
 		t.Errorf("%d under way, %d lent, %d namespaces after all have ended", l.active, l.lent, len(l.of))
 	}
 }
+
+// In a hurry so many are under way as are needed, up to four for each seat, and half of what is lent in a namespace,
+// which keeps its seats. Soon after a refusal there is no hurry.
+func TestHurry(t *testing.T) {
+	l, made := newLimiter(4), 0
+	hurry := func(atOnce, want int) {
+		t.Helper()
+		l.fill(now, &made)
+		l.hurry(now, atOnce)
+		if l.fill(now, &made); made != want {
+			t.Errorf("%d under way where %d are needed, want %d", made, atOnce, want)
+		}
+	}
+	hurry(0, 4)
+	hurry(4, 4)
+	hurry(6, 6)
+	hurry(100, 10)
+	hurry(100, 14)
+	hurry(100, 16)
+	hurry(100, 16)
+
+	l = newLimiter(4)
+	for range 5 {
+		for l.free() && l.room("shop") {
+			l.begin(now, "shop", 0)
+		}
+		l.hurry(now, 100)
+	}
+	if own := l.of["shop"]; own.active != 3 || own.asleep != 6 || own.lent != 0 {
+		t.Errorf("a namespace in a hurry has %+v, want three seats, and six requests without one", own)
+	}
+
+	l, made = newLimiter(4), 0
+	l.end(now.Add(time.Millisecond-calm), l.fill(now, &made)[0], true)
+	before := l.active
+	if l.hurry(now, 100); l.active != before {
+		t.Errorf("%d seats lent within %v of a refusal", before-l.active, calm)
+	}
+	if l.hurry(now.Add(time.Millisecond), 100); l.active != 0 {
+		t.Errorf("%d seats not lent later", l.active)
+	}
+}

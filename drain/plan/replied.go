@@ -21,6 +21,9 @@ type Replied struct {
 func (e Replied) apply(f *Fleet) {
 	r, t := e.Request, e.Request.of
 	f.limiter.end(f.now, r.seat, e.Reply.busy())
+	if e.Reply.Settled() {
+		f.learnPace(f.now.Sub(r.began))
+	}
 	if g := r.lane; g != nil {
 		g.lane.end(f.now, f.now.Sub(r.began))
 		f.tidy(g)
@@ -43,6 +46,14 @@ func (e Replied) apply(f *Fleet) {
 	f.settle(t, e)
 	f.place(t)
 	f.putBack(t.node)
+}
+
+// learnPace takes in how long a request took: the mean of some of the last, as each weighs a sixteenth.
+func (f *Fleet) learnPace(took time.Duration) {
+	if f.took == 0 {
+		f.took = took
+	}
+	f.took += (took - f.took) / 16
 }
 
 // trackedOn is a pod that has to leave a node, or nil.
