@@ -80,7 +80,7 @@ func TestHeldPastItsWave(t *testing.T) {
 // Where the API server takes a second for each request, more are under way at once as soon as pods would be asked to
 // leave late otherwise. Where there is time for all, there are not.
 func TestMoreAtOnceWherePodsWouldBeLate(t *testing.T) {
-	for left, most := range map[time.Duration]int{56 * time.Second: 28 + 48, 2 * time.Minute: 28} { // see limiter
+	for left, most := range map[time.Duration]int{52 * time.Second: 28 + 84, 2 * time.Minute: 28} { // see limiter
 		s := newScene(t, 1, holding)
 		s.takes, s.ready = time.Second, s.start
 		for i := range 800 {

@@ -32,7 +32,7 @@ const (
 // What hangs for one namespace, such as an admission webhook, must not hold up the requests for
 // others: a namespace can take seven eighths of the seats that the others leave, and half of
 // them while some of its requests have lent theirs. It can have half of those requests that can
-// be under way without a seat.
+// be under way without a seat, or seven eighths if they are answered and there is a hurry.
 //
 // An eviction that has met another at its disruption budget sleeps in the API server, see [lane]. It lends
 // its seat too, as soon as it takes longer than others: nothing hangs, so its namespace keeps its seats. So do
@@ -147,7 +147,7 @@ func (l *limiter) adapt(now time.Time, busy bool) {
 // none does.
 func (l *limiter) lend(now time.Time) (next time.Time) {
 	for _, s := range l.seats {
-		if !l.canLend(s) {
+		if !l.canLend(s, (l.most*lentPerSeat+1)/2) {
 			continue
 		}
 		at := interruption.Later(s.lends, l.calmAt())
@@ -170,7 +170,7 @@ func (l *limiter) hurry(now time.Time, atOnce int) (lent bool) {
 		if l.limit+l.lent >= atOnce {
 			break
 		}
-		if l.canLend(s) {
+		if l.canLend(s, l.most*lentPerSeat*7/8) {
 			s.sleeps, lent = true, true
 			l.lendSeat(s)
 		}
@@ -178,9 +178,10 @@ func (l *limiter) hurry(now time.Time, atOnce int) (lent bool) {
 	return lent
 }
 
-func (l *limiter) canLend(s *seat) bool {
+// canLend reports whether the request can lend its seat, if so many of its namespace can.
+func (l *limiter) canLend(s *seat, ofNamespace int) bool {
 	own := l.of[s.namespace]
-	return !s.lent && l.lent < l.most*lentPerSeat && 2*(own.lent+own.asleep) < l.most*lentPerSeat
+	return !s.lent && l.lent < l.most*lentPerSeat && own.lent+own.asleep < ofNamespace
 }
 
 func (l *limiter) lendSeat(s *seat) {
