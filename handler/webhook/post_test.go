@@ -192,3 +192,17 @@ func TestFileThatIsMissing(t *testing.T) {
 		t.Errorf("%v, want %s", err, want)
 	}
 }
+
+// What is no proxy's URL is refused without repeating it, as it may hold a password.
+func TestParseProxyRefuses(t *testing.T) {
+	for _, text := range []string{"", "secret:3128", "http://", "http://secret%zz", "http://secret\x7f", "ftp://secret:21", "://secret"} {
+		if u, err := ParseProxy(text); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v, %v; want an error that does not repeat it", text, u, err)
+		}
+	}
+	for _, text := range []string{"http://user:secret@proxy:3128", " https://proxy ", "socks5://proxy:1080", "socks5h://proxy:1080"} {
+		if _, err := ParseProxy(text); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
