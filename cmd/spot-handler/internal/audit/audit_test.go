@@ -239,6 +239,25 @@ func TestFixOfSpread(t *testing.T) {
 	}
 }
 
+// Pods that keep off each other's nodes are to be as many as have one each when a node is lost, and one at least.
+func TestFixOfPodsApart(t *testing.T) {
+	for nodes, want := range map[int]string{1: "--replicas=1", 2: "--replicas=1", 3: "--replicas=2"} {
+		s := Snapshot{
+			Nodes: nodesWith(nodes, nil), Replicas: map[Owned]int{{"shop", "deployment/web"}: 3},
+			Pods: of("deployment/web", 3, func(p *Pod) {
+				p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+					RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+						TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: p.Labels},
+					}},
+				}}
+			}),
+		}
+		if want, got := "kubectl -n shop scale deployment web "+want, fixes(s, "SH111")["deployment/web"]; got != want {
+			t.Errorf("%d nodes: %s, want %s", nodes, got, want)
+		}
+	}
+}
+
 func TestFixOfBudgetByHash(t *testing.T) {
 	hashed := func(p *Pod) { p.Labels[hashLabel], p.Labels[plan.SurgedLabel] = "5d9f", "x" }
 	expression := func(key, value string) metav1.LabelSelectorRequirement {

@@ -101,6 +101,9 @@ func TestSnapshot(t *testing.T) {
 		},
 		Deployments: map[types.NamespacedName]*plan.Deployment{in("web"): deployment("web", 1), in("never"): deployment("never", 0)},
 	}, Options{Margin: 10 * time.Second, MaxShare: 50})
+	if s.Grace != 100*time.Second {
+		t.Errorf("there is time for a grace period of %v, want 100s: two minutes without the margin, and ten seconds to begin", s.Grace)
+	}
 	got := map[string]bool{}
 	for _, p := range s.Pods {
 		got[p.Name] = p.Surges
