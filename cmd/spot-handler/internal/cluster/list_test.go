@@ -156,6 +156,20 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// All of a list's fields are messages: what isn't one is no list, however long it says to be.
+func TestNoList(t *testing.T) {
+	for name, answer := range map[string]string{
+		"a number":          "\x10\x05",
+		"a negative length": "\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+		"too short":         "\x12\x05abc",
+	} {
+		_, err := protobufItems(bufio.NewReader(strings.NewReader(protobufMagic+answer)), func([]byte) error { return nil })
+		if err == nil {
+			t.Errorf("%s is taken for a list", name)
+		}
+	}
+}
+
 // Whatever the answer is, nothing panics, and an answer that breaks off is an error.
 func FuzzAnswers(f *testing.F) {
 	var list bytes.Buffer
