@@ -125,6 +125,16 @@ func TestRecording(t *testing.T) {
 	}
 }
 
+// A pod whose work was done was given no time to end: it needed none.
+func TestFinishedPodWasGivenNoTime(t *testing.T) {
+	for finished, want := range map[bool]*int64{false: new(int64(30)), true: nil} {
+		p := podLife{Pod: Pod{GivenSeconds: new(int64(30))}, node: &nodeLife{}, finished: finished}
+		if diff := cmp.Diff(want, p.recorded(time.Now()).GivenSeconds); diff != "" {
+			t.Errorf("finished: %t: given seconds (-want +got):\n%s", finished, diff)
+		}
+	}
+}
+
 // What becomes of a pod is judged by what it was given, and by what the record says of the drain.
 func TestOutcomes(t *testing.T) {
 	for _, tt := range []struct {

@@ -101,3 +101,16 @@ func TestAnswersInTable(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// What is known of single workloads is said only if it is.
+func TestAssumedInTable(t *testing.T) {
+	a := Assumed()
+	want := "boot 45 s (assumed), ready 10 s (assumed), stop 5 s (assumed), detach 6 s (assumed)"
+	if got := assumed(a); got != want+"." {
+		t.Errorf("%q, want %q", got, want+".")
+	}
+	a.ReadyOf = map[string]Assumption{"shop/deployment/web": {}, "shop/deployment/api": {}}
+	if got, want := assumed(a), want+", ready of 2 workloads by their own history."; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
