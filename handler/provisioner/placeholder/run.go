@@ -112,6 +112,7 @@ func (b *Backend) sweep(ctx context.Context) {
 			Int("placeholders", len(pods)).Str("reason", b.orphaned(pods[i], now)).Msg("placeholders taken back")
 		if err := b.removeAll(ctx, nameOf(instance)); err != nil {
 			b.log.Debug().Err(err).Msg("placeholders not removed yet")
+			continue // without its placeholders nobody would find the PodTemplate again
 		}
 		b.removeEach(ctx, pods) // including those that have lost their owner
 	}
