@@ -76,10 +76,13 @@ func (w *World) tell(l Loss, kind interruption.Kind, at, deadline time.Time) {
 	if a == nil {
 		return
 	}
-	if kind == interruption.RebalanceRecommendation {
+	switch {
+	case kind == interruption.RebalanceRecommendation:
 		a.metadata.Rebalance(at)
-	} else {
-		a.metadata.Interrupt("terminate", deadline)
+	case l.Hibernates:
+		a.metadata.Interrupt(l.action(), at)
+	default:
+		a.metadata.Interrupt(l.action(), deadline)
 	}
 	w.expectRecord(l.Node, kind)
 }

@@ -53,12 +53,12 @@ func (w *World) announce(nth int, l Loss, kind interruption.Kind, at, lead time.
 		}
 		w.judge.announced(l)
 		if w.cloud != nil && kind == interruption.RebalanceRecommendation {
-			w.cloud.Recommend(instanceID(l.Node))
+			w.recommend(instanceID(l.Node))
 		}
 		for n := range l.Copies {
 			event, at := fmt.Sprintf("%08x-%04x-4000-8000-%012x", w.Scene.Seed&0xffffffff, nth, len(kind)), noticed
 			if n > 0 && l.Renews {
-				event, at = event[:len(event)-2]+"ff", at.Add(-2*time.Second)
+				event, at = event[:len(event)-2]+"ff", at.Add(-renewedBy)
 			}
 			w.after(l.Delay+time.Duration(n)*l.Again, fmt.Sprintf("send %s %s %d", l.Node, kind, n), func() {
 				w.tell(l, kind, at, at.Add(interruption.SpotNotice))
@@ -66,19 +66,28 @@ func (w *World) announce(nth int, l Loss, kind interruption.Kind, at, lead time.
 					return
 				}
 				w.note("ec2: %s of %s, event %s", kind, l.Node, event)
-				w.judge.sent(w.Queue.Send(message(kind, event, instanceID(l.Node), at)), l.Node, kind)
+				w.judge.sent(w.Queue.Send(message(l, kind, event, at)), l.Node, kind)
 			})
 		}
 	})
 }
 
 // message is what EventBridge makes of an announcement.
-func message(kind interruption.Kind, event, instance string, at time.Time) string {
-	detailType, detail := "EC2 Spot Instance Interruption Warning", map[string]string{"instance-id": instance, "instance-action": "terminate"}
+func message(l Loss, kind interruption.Kind, event string, at time.Time) string {
+	instance := instanceID(l.Node)
+	detailType, detail := "EC2 Spot Instance Interruption Warning", map[string]string{"instance-id": instance, "instance-action": l.action()}
 	if kind == interruption.RebalanceRecommendation {
 		detailType, detail = "EC2 Instance Rebalance Recommendation", map[string]string{"instance-id": instance}
 	}
 	return envelope("aws.ec2", detailType, event, at, detail)
+}
+
+// action is what EC2 does to an instance that it interrupts.
+func (l Loss) action() string {
+	if l.Hibernates {
+		return interruption.ActionHibernate
+	}
+	return interruption.ActionTerminate
 }
 
 func envelope(source, detailType, event string, at time.Time, detail any) string {

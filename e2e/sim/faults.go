@@ -253,7 +253,8 @@ func (w *World) fate(r int) func(*memapi.Request) memapi.Fate {
 		}
 		w.Do(func() {
 			for _, f := range w.faulty.under {
-				if f.What == FaultSlow || f.What == FaultMarks && q.Kind == memapi.Nodes && q.Verb == "patch" {
+				marks := f.What == FaultMarks && q.Kind == memapi.Nodes && q.Verb == "patch" && (!f.Some || chance(0.5, "is sick"))
+				if f.What == FaultSlow || marks {
 					fate.Before = f.Takes
 				}
 				if f.What == FaultDenies && q.Kind == memapi.Pods && q.Subresource == "status" {
@@ -302,20 +303,30 @@ func (w *World) admit(ctx context.Context, q *memapi.Request) error {
 			}
 		}
 	})
-	if slow == nil {
+	takes, fails := w.Scene.Webhook, false
+	if slow != nil {
+		takes, fails = slow.Takes, slow.Fails
+	}
+	if takes >= holdsUp || fails {
+		defer w.Do(func() { w.judge.heldUp(q.Key()) })
+	}
+	if takes == 0 {
 		return nil
 	}
-	defer w.Do(func() { w.judge.heldUp(q.Key()) })
 	select {
-	case <-time.After(slow.Takes):
+	case <-time.After(takes):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if slow.Fails {
+	if fails {
 		return memapi.Trouble(http.StatusInternalServerError)
 	}
 	return nil
 }
+
+// holdsUp is how long a webhook takes that is a reason for an eviction to be late. One that is only slow is none, however
+// many evictions it sees.
+const holdsUp = 2 * time.Second
 
 // reaches returns why a process does not reach AWS. The metadata service is on the same machine.
 func (a AWS) reaches(ctx context.Context) error {

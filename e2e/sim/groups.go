@@ -83,13 +83,28 @@ func (w *World) join(of asgemu.Instance) {
 	fine := !w.draw().Chance(w.Scene.Karpenter.NeverReady, i.node, "never ready")
 	w.note("group %s: %s joins, Ready %t", i.pool, i.node, fine)
 	w.Put(memapi.Nodes, w.groupNodeOf(i, fine), byController)
+	if w.launchedFor[i.id] != "" && fine {
+		w.after(recognizedBy, "recognize "+i.id, func() { w.judge.judgeAhead(i) })
+	}
+}
+
+// recommend has a group with Capacity Rebalancing launch another instance beside one at risk.
+func (w *World) recommend(id string) {
+	group := w.instances[id].pool
+	before := w.cloud.Members(group)
+	w.cloud.Recommend(id)
+	for _, i := range w.cloud.Members(group) {
+		if !slices.ContainsFunc(before, func(b asgemu.Instance) bool { return b.ID == i.ID }) {
+			w.launchedFor[i.ID] = id
+		}
+	}
 }
 
 // groupNodeOf is the Node that a machine of a group registers as.
 func (w *World) groupNodeOf(i *instance, ready bool) *corev1.Node {
 	node := w.nodeOf(i, "", ready)
 	node.Finalizers, node.OwnerReferences = nil, nil
-	for _, label := range []string{"karpenter.sh/nodepool", "karpenter.sh/capacity-type", "karpenter.sh/registered"} {
+	for _, label := range []string{"karpenter.sh/nodepool", capacityLabel, "karpenter.sh/registered"} {
 		delete(node.Labels, label)
 	}
 	node.Labels[nodegroupLabel] = i.pool

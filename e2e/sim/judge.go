@@ -37,6 +37,9 @@ type judge struct {
 	// terminated are the instances that we have asked EC2 to end.
 	terminated map[string]bool
 
+	replaced map[string]bool // the instances for which there was a NodeClaim
+	dropped  time.Time       // when a NodeClaim was last removed
+
 	led      string    // the process that has the lease
 	ledSince time.Time // and since when
 }
@@ -53,6 +56,7 @@ func newJudge(w *World) *judge {
 
 		placeholders: map[string]bool{},
 		terminated:   map[string]bool{},
+		replaced:     map[string]bool{},
 	}
 }
 
@@ -97,6 +101,11 @@ const (
 	bounded     = "requests are bounded"
 	oneLeads    = "one process drains at a time"
 	recordsTrue = "what the record says is so"
+	hasRoom     = "every node has the replacement that there is room for"
+	isOfUse     = "the pods can run on the replacement that is for them"
+	paidFirst   = "what is paid for is used first"
+	limitsKept  = "no limit of a pool is exceeded"
+	everyTurn   = "every recommended node has its turn"
 )
 
 func (j *judge) changed(c memapi.Change) {
@@ -152,7 +161,7 @@ func (j *judge) unsettled() (list []string) {
 	w := j.w
 	for _, l := range w.Scene.Losses {
 		last := l.At + l.Lead + max(0, -l.Early)
-		if w.since() < max(last, l.Cancel) {
+		if said := l.At + l.Delay + time.Duration(l.Copies)*l.Again + agentReads; w.since() < max(last, said, l.Cancel) {
 			list = append(list, "EC2 has yet to act on "+l.Node)
 		}
 	}

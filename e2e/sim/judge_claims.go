@@ -13,6 +13,9 @@ import (
 func (j *judge) claimChanged(c memapi.Change, ours bool) {
 	after, _ := c.After.(custom)
 	before, _ := c.Before.(custom)
+	if after == nil {
+		j.dropped = time.Now()
+	}
 	if !ours {
 		return
 	}
@@ -33,6 +36,9 @@ func (j *judge) claimChanged(c memapi.Change, ours bool) {
 		return
 	case i == nil || !j.noticed(i.node):
 		j.breaks(oneEach, "%s makes NodeClaim %s for %s, about which nobody has announced anything", c.By, c.Key, replaces)
+	}
+	if j.replaced[replaces] = true; i != nil {
+		j.judgeUse(after, i)
 	}
 	for _, other := range memapi.List[custom](j.w.Server, memapi.NodeClaims) {
 		stands := other.GetDeletionTimestamp() == nil && other.GetLabels()[karpenter.SettledLabel] == ""
@@ -83,7 +89,7 @@ func (j *judge) finishClaims() {
 // takesBack reports whether the claim is for a node that is on its way back.
 func (j *judge) takesBack(claim custom) bool {
 	for _, node := range memapi.List[*corev1.Node](j.w.Server, memapi.Nodes) {
-		if rec, has := recordOf(node); has && onItsWayBack(rec) && rec.Replacement != nil && rec.Replacement.Name == claim.GetName() {
+		if rec, has := recordOf(node); has && (onItsWayBack(rec) || j.waitsForLong(node.Name)) && rec.Replacement != nil && rec.Replacement.Name == claim.GetName() {
 			return true
 		}
 	}

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"spot-handler/e2e/sim/memapi"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
 )
 
 // groupRequest holds a request to Auto Scaling or EC2 to the invariants, as it is made.
@@ -61,6 +63,41 @@ func (j *judge) judgeDetach(by, id string, form url.Values) {
 	}
 }
 
+// recognizedBy is how long an instance is Ready, and another waits for it, until that is known.
+const recognizedBy = 40 * time.Second
+
+// judgeAhead: an instance that has left its group does not wait for another when the one is Ready that the group has
+// launched ahead for it. It knows only groups that nobody makes larger or smaller.
+func (j *judge) judgeAhead(i *instance) {
+	w := j.w
+	if !slices.Contains(w.Scene.Flags, "--provisioner=asg") || w.Scene.Karpenter.Provisions || len(w.Scene.ScaleIns) > 0 {
+		return
+	}
+	old := w.instances[w.launchedFor[i.id]]
+	here, there := memapi.Get[*corev1.Node](w.Server, memapi.Nodes, i.node), memapi.Get[*corev1.Node](w.Server, memapi.Nodes, old.node)
+	fate := j.nodes[old.node]
+	if here == nil || there == nil || !i.runs || !isReady(here) || here.Spec.Unschedulable || fate == nil || len(fate.progress) == 0 {
+		return
+	}
+	for _, node := range memapi.List[*corev1.Node](w.Server, memapi.Nodes) {
+		if rec, has := recordOf(node); has && rec.Replacement != nil && rec.Replacement.Name == i.id {
+			return // it is another's
+		}
+	}
+	rec, has := recordOf(there)
+	if !has || rec.Phase.Over() || rec.Replacement == nil || rec.Replacement.State != provisioner.StateLaunched {
+		w.after(recognizedBy, "recognize "+i.id, func() { j.judgeAhead(i) })
+		return
+	}
+	if left := recognizedBy - time.Since(fate.progress[len(fate.progress)-1]); left > 0 {
+		w.after(left, "recognize "+i.id, func() { j.judgeAhead(i) })
+		return
+	}
+	if now := w.since(); !w.disturbed(now-recognizedBy-recovery, now) {
+		j.breaks(hasRoom, "node %s waits for a replacement, and %s is Ready, which its group has launched for it", old.node, i.node)
+	}
+}
+
 // judgeTerminate: EC2 ends those that it has given a notice for. We end those of which it has said that it might, once
 // they are drained.
 func (j *judge) judgeTerminate(by, id string) {
@@ -85,7 +122,7 @@ func (j *judge) judgeTerminate(by, id string) {
 		return // EC2 would have done it then
 	}
 	for _, pod := range j.w.podsOn(i.node) {
-		if life := j.pods[pod.UID]; hasToMove(pod) && life != nil && time.Since(life.bound) > justBound {
+		if life := j.pods[pod.UID]; hasToMove(pod) && life != nil && time.Since(life.bound) > justBound && !j.cameBack(pod) {
 			j.breaks(graceKept, "%s terminates %s, and pod %s is there", by, i.node, pod.Name)
 		}
 	}

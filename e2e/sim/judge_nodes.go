@@ -27,6 +27,8 @@ type nodeLife struct {
 	released  time.Time                       // when a rehearsal had ended, with the node to be terminated
 	changed   time.Time                       // when the record's deadline last changed
 	canceled  time.Time
+	turned    bool        // a recommendation has had its turn
+	progress  []time.Time // when its record, or what is on it, last changed
 	gone      time.Time
 }
 
@@ -54,7 +56,7 @@ func (j *judge) judgeCancel(name string, since time.Duration) {
 	}
 	rec, has := recordOf(node)
 	at, fate := j.w.began.Add(since), j.nodes[name]
-	if has && rec.Kind == interruption.SpotInterruption && !rec.Phase.Over() && !fate.recorded[rec.Kind].After(at) {
+	if has && rec.Kind == interruption.SpotInterruption && !rec.Rehearsed() && !rec.Phase.Over() && !fate.recorded[rec.Kind].After(at) {
 		j.breaks(takenBack, "node %s: the interruption that was cancelled at %.3f is %s", name, since.Seconds(), summary(rec, has))
 	}
 }
@@ -125,6 +127,7 @@ func (j *judge) nodeChanged(c memapi.Change, ours bool) {
 	}
 	if had && !has && life != nil {
 		life.restored = time.Now()
+		j.judgeTurn(after, was, life)
 	}
 	if !has {
 		return
@@ -148,6 +151,11 @@ func (j *judge) nodeChanged(c memapi.Change, ours bool) {
 	}
 	if !had || !was.Deadline.Equal(rec.Deadline) {
 		life.changed = time.Now()
+	}
+	j.judgeDeadline(after, rec, life)
+	if life.turned = life.turned || rec.TurnTaken(); !had || was.String() != rec.String() {
+		j.moved(c.Key)
+		j.judgeRoom(after, was, rec)
 	}
 	if rec.Phase.Over() && (!had || !was.Phase.Over()) {
 		j.recordOver(after, rec)
@@ -209,7 +217,7 @@ func (j *judge) recordOver(node *corev1.Node, rec interruption.Record) {
 	var stays []string
 	for _, pod := range j.w.podsOn(node.Name) {
 		life := j.pods[pod.UID]
-		fresh := life != nil && time.Since(life.bound) < justBound
+		fresh := life != nil && time.Since(life.bound) < justBound || j.cameBack(pod)
 		if hasToMove(pod) && pod.DeletionTimestamp == nil && !fresh {
 			stays = append(stays, pod.Name)
 		}
@@ -266,11 +274,20 @@ func onItsWayBack(rec interruption.Record) bool {
 	return rec.Returns() && time.Since(rec.Received) < mayReturn
 }
 
+// waitsForLong reports whether pods have left the node within a while, one of which had a quarter of an hour for that.
+func (j *judge) waitsForLong(node string) bool {
+	life, long := j.nodes[node], false
+	for _, pod := range j.pods {
+		long = long || pod.pod.Spec.NodeName == node && memapi.GraceOf(pod.pod) >= longGrace
+	}
+	return long && life != nil && len(life.progress) > 0 && time.Since(life.progress[len(life.progress)-1]) < longGrace*time.Second+mayReturn
+}
+
 func (j *judge) finishNodes() {
 	for _, node := range memapi.List[*corev1.Node](j.w.Server, memapi.Nodes) {
 		rec, has := recordOf(node)
 		if has {
-			if !j.stands(node, rec) && !onItsWayBack(rec) {
+			if !j.stands(node, rec) && !onItsWayBack(rec) && !j.waitsForLong(node.Name) {
 				j.breaks(everEnds, "node %s is in phase %s: %s", node.Name, rec.Phase, node.Annotations[interruption.Annotation])
 			}
 			continue

@@ -17,7 +17,7 @@ import (
 type podLife struct {
 	pod     *corev1.Pod // as it was last
 	bound   time.Time
-	refused time.Time // when an eviction was last refused, or not answered
+	refused time.Time // when an eviction was last refused, or held up by a webhook
 	asked   time.Time // when the first request for its end succeeded, and by whom
 	by      string
 	grace   int64 // that it was given, in seconds
@@ -83,6 +83,7 @@ func (j *judge) podChanged(c memapi.Change, ours bool) {
 		}
 		if life.gone.IsZero() {
 			life.gone = time.Now()
+			j.moved(pod.Spec.NodeName)
 			j.judgePod(life)
 		}
 		return
@@ -94,6 +95,7 @@ func (j *judge) podChanged(c memapi.Change, ours bool) {
 	if ends {
 		life.asked, life.by, life.grace = time.Now(), c.By, *after.DeletionGracePeriodSeconds
 		life.whole = life.grace >= memapi.GraceOf(after)
+		j.moved(after.Spec.NodeName)
 	}
 	if ours && before == nil {
 		j.breaks(notOurs, "%s makes pod %s", c.By, c.Key)
@@ -157,7 +159,10 @@ func (j *judge) slack() time.Duration {
 // judgeEnd holds the grace period that a pod is given to what the node's record leaves.
 func (j *judge) judgeEnd(life *podLife) {
 	node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, life.pod.Spec.NodeName)
-	if node == nil || life.whole {
+	if node == nil {
+		return
+	}
+	if j.judgeBack(life, node); life.whole {
 		return
 	}
 	rec, has := recordOf(node)
@@ -181,7 +186,7 @@ func (j *judge) judgeEnd(life *podLife) {
 func (j *judge) judgePod(life *podLife) {
 	pod := life.pod
 	fate := j.nodes[pod.Spec.NodeName]
-	if fate == nil || life.judged || !hasToMove(pod) || pod.Spec.NodeName == "" {
+	if fate == nil || life.judged || !hasToMove(pod) || pod.Spec.NodeName == "" || j.cameBack(pod) {
 		return
 	}
 	life.judged = true

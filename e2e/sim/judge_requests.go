@@ -52,7 +52,7 @@ func (j *judge) requested(q memapi.Request) {
 	if q.Code >= 400 || q.Lost {
 		j.w.note("%s: %s: %d %s lost=%t", q.By, q.What(), q.Code, q.Error, q.Lost)
 	}
-	if q.Kind == memapi.Pods && q.Subresource == "eviction" && q.Code >= 400 {
+	if q.Kind == memapi.Pods && q.Subresource == "eviction" && q.Code >= 400 && !q.Unread {
 		if pod, ok := q.Before.(*corev1.Pod); ok && j.pods[pod.UID] != nil {
 			j.pods[pod.UID].refused = time.Now()
 		}

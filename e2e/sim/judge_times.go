@@ -36,6 +36,11 @@ func (j *judge) closedUntil(pod *corev1.Pod) (until time.Time) {
 func (j *judge) judgeTime(life *podLife, fate *nodeLife) {
 	pod, w := life.pod, j.w
 	recorded := fate.recorded[interruption.SpotInterruption]
+	if fate.loss.Hibernates && !recorded.IsZero() && fate.canceled.IsZero() {
+		able := interruption.Later(recorded, life.bound)
+		j.judgeLate(life, able, interruption.Later(life.refused, j.closedUntil(pod)).After(able))
+		return
+	}
 	if recorded.IsZero() || fate.loss.Lead == 0 || !fate.canceled.IsZero() {
 		j.judgeHookTime(life, fate)
 		return // nobody knew in time; recommendations have no deadline
@@ -45,7 +50,7 @@ func (j *judge) judgeTime(life *podLife, fate *nodeLife) {
 	}
 	deadline := w.began.Add(fate.loss.At + fate.loss.Lead)
 	if fate.loss.Renews {
-		deadline = deadline.Add(-2 * time.Second)
+		deadline = deadline.Add(-renewedBy)
 	}
 	j.judgeUntil(life, recorded, deadline)
 }
@@ -86,12 +91,25 @@ func (j *judge) judgeUntil(life *podLife, recorded, deadline time.Time) {
 	what := "was never asked to end"
 	if !life.asked.IsZero() {
 		what = fmt.Sprintf("was asked to end at %.3f with %d s by %s", life.asked.Sub(w.began).Seconds(), life.grace, life.by)
-		if life.asked.Sub(latest) < j.slack() {
+		if life.asked.Sub(latest) < j.slack()+j.oneByOne(pod) {
 			return
 		}
 	}
 	j.breaks(graceKept, "pod %s on %s, grace %d s, could leave from %.3f to %.3f, and %s",
 		memapi.Key(pod), pod.Spec.NodeName, memapi.GraceOf(pod), from.Seconds(), to.Seconds(), what)
+}
+
+// evictionTakes is how long the API server takes at most for each of many evictions under one budget.
+const evictionTakes = 70 * time.Millisecond
+
+// oneByOne is how late the last pod of the workload can be, as a budget is charged for one after the other.
+func (j *judge) oneByOne(pod *corev1.Pod) (late time.Duration) {
+	for _, life := range j.pods {
+		if life.pod.Labels[appLabel] == pod.Labels[appLabel] && life.pod.Spec.NodeName != "" && j.noticed(life.pod.Spec.NodeName) {
+			late += evictionTakes
+		}
+	}
+	return late
 }
 
 // judgeLate: where it was too late for a whole grace period, the pod is asked to end as soon as can be.
@@ -101,10 +119,13 @@ func (j *judge) judgeLate(life *podLife, able time.Time, held bool) {
 	if comes := life.pod.CreationTimestamp.Add(12*time.Second - j.w.Ahead); able.Before(comes) {
 		able = comes
 	}
-	disturbed := j.w.disturbed(able.Sub(j.w.began), life.gone.Sub(j.w.began))
-	if !life.asked.IsZero() || held || life.gone.Sub(able) < recovery || disturbed {
+	until, what := life.gone, "was never asked to end"
+	if !life.asked.IsZero() {
+		until, what = life.asked.Add(-j.slack()-j.oneByOne(life.pod)), "was asked to end only then"
+	}
+	if held || until.Sub(able) < recovery || j.w.disturbed(able.Sub(j.w.began), until.Sub(j.w.began)) {
 		return
 	}
-	j.breaks(graceKept, "pod %s on %s could leave from %.3f to %.3f, if not with its whole grace period, and was never asked to end",
-		memapi.Key(life.pod), life.pod.Spec.NodeName, able.Sub(j.w.began).Seconds(), life.gone.Sub(j.w.began).Seconds())
+	j.breaks(graceKept, "pod %s on %s could leave from %.3f to %.3f, if not with its whole grace period, and %s",
+		memapi.Key(life.pod), life.pod.Spec.NodeName, able.Sub(j.w.began).Seconds(), until.Sub(j.w.began).Seconds(), what)
 }

@@ -11,9 +11,18 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"spot-handler/e2e/sim/memapi"
+	"spot-handler/handler/provisioner"
 )
 
 type custom = *unstructured.Unstructured
+
+// Labels of Karpenter's and of its AWS provider.
+const (
+	capacityLabel = "karpenter.sh/capacity-type"
+	cpuLabel      = "karpenter.k8s.aws/instance-cpu"
+
+	reserved = "reserved" // a capacity type
+)
 
 func (w *World) condition(kind, status, reason string) map[string]any {
 	return map[string]any{
@@ -26,12 +35,19 @@ func requirement(key string, values ...any) map[string]any {
 	return map[string]any{"key": key, "operator": "In", "values": values}
 }
 
-func template(pool string) map[string]any {
+func (w *World) template(pool string) map[string]any {
+	capacity, types := requirement(capacityLabel, capacityTypeOf(pool)), []any{"m5.4x", "m5.8x"}
+	if pool == PoolFallback && w.Scene.Karpenter.Reserved > 0 {
+		capacity = map[string]any{"key": capacityLabel, "operator": "NotIn", "values": []any{"spot"}}
+	}
+	if w.Scene.Karpenter.Limit > 0 {
+		types = []any{"m5.1x", "m5.2x", "m5.4x", "m5.8x", "m5.16x"}
+	}
 	return map[string]any{
 		"nodeClassRef": map[string]any{"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"},
 		"requirements": []any{
-			requirement("karpenter.sh/capacity-type", capacityTypeOf(pool)),
-			requirement(corev1.LabelInstanceTypeStable, "m5.4x", "m5.8x"),
+			capacity,
+			requirement(corev1.LabelInstanceTypeStable, types...),
 			requirement(corev1.LabelArchStable, "amd64"),
 		},
 		"expireAfter": "Never",
@@ -50,19 +66,23 @@ func (w *World) buildPools() {
 				"karpenter.sh/nodepool-hash": "1", "karpenter.sh/nodepool-hash-version": "v3",
 			}},
 			"spec": map[string]any{
-				"template":   map[string]any{"metadata": map[string]any{"labels": map[string]any{}}, "spec": template(name)},
+				"template":   map[string]any{"metadata": map[string]any{"labels": map[string]any{}}, "spec": w.template(name)},
 				"disruption": map[string]any{"consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": after},
 				"weight":     int64(map[string]int{PoolSpot: 50, PoolFallback: 1}[name]),
 			},
 			"status": map[string]any{"conditions": []any{w.condition("Ready", "True", "Ready")}},
 		}}
+		if limit := w.Scene.Karpenter.Limit; limit > 0 && name == PoolFallback {
+			spec, _ := pool.Object["spec"].(map[string]any)
+			spec["limits"] = map[string]any{"cpu": fmt.Sprintf("%dm", limit)}
+		}
 		w.Put(memapi.NodePools, pool, byOperator)
 	}
 }
 
 // newClaim is a NodeClaim of Karpenter's own.
 func (w *World) newClaim(name, pool string, requests map[string]any) custom {
-	spec := template(pool)
+	spec := w.template(pool)
 	if requests != nil {
 		spec["resources"] = map[string]any{"requests": requests}
 	}
@@ -90,7 +110,7 @@ func (w *World) setClaim(claim custom, i *instance, conditions ...string) {
 	}
 	claim.Object["status"] = status
 	labels := claim.GetLabels()
-	labels["karpenter.sh/capacity-type"] = capacityTypeOf(i.pool)
+	labels[capacityLabel] = i.capacityType()
 	labels[corev1.LabelTopologyZone], labels[corev1.LabelInstanceTypeStable] = i.zone, typeOf(i.cpu)
 	claim.SetLabels(labels)
 }
@@ -125,16 +145,43 @@ func (w *World) changeClaim(name string, how func(custom)) {
 	w.Put(memapi.NodeClaims, changed, byKarpenter)
 }
 
-// choices are the values that a NodeClaim allows for a label.
-func choices(claim custom, key string) []string {
+// allows is what the requirements of a NodeClaim allow for a label.
+func allows(claim custom, key string) (c provisioner.Constraint) {
 	list, _, _ := unstructured.NestedSlice(claim.Object, "spec", "requirements")
 	for _, r := range list {
-		if r, ok := r.(map[string]any); ok && r["key"] == key && r["operator"] == "In" {
+		if r, ok := r.(map[string]any); ok && r["key"] == key {
+			operator, _ := r["operator"].(string)
 			values, _, _ := unstructured.NestedStringSlice(r, "values")
-			return values
+			c.Require(operator, values)
 		}
 	}
-	return nil
+	return c
+}
+
+// zonesFor are those that a NodeClaim's machine can be in.
+func zonesFor(claim custom) []string {
+	allowed := allows(claim, corev1.LabelTopologyZone)
+	return slices.DeleteFunc(slices.Clone(zones), func(zone string) bool { return !allowed.Allows(zone) })
+}
+
+// sizes are the processors of the types that a pool with a limit has, in thousandths.
+var sizes = []int64{1000, 2000, 4000, 8000, 16000}
+
+// sizeFor is how large a NodeClaim's machine is: where there is a limit, the smallest that fits.
+func (w *World) sizeFor(claim custom) int64 {
+	asked, least := cpuAsked(claim), cmp.Or(w.Scene.Karpenter.CPU, 4000)
+	if w.Scene.Karpenter.Limit > 0 {
+		types, processors := allows(claim, corev1.LabelInstanceTypeStable), allows(claim, cpuLabel)
+		for _, size := range sizes {
+			if size >= asked && types.Allows(typeOf(size)) && processors.Allows(fmt.Sprint(size/1000)) {
+				return size
+			}
+		}
+	}
+	if asked > least {
+		return (asked + 3999) / 4000 * 4000
+	}
+	return least
 }
 
 // launch starts the machine of a NodeClaim, or fails.
@@ -144,11 +191,16 @@ func (w *World) launch(name string) {
 		return
 	}
 	pool := claim.GetLabels()["karpenter.sh/nodepool"]
-	capacity, k := choices(claim, "karpenter.sh/capacity-type"), w.Scene.Karpenter
-	isSpot := pool == PoolSpot && (len(capacity) == 0 || slices.Contains(capacity, "spot"))
+	capacity, k := allows(claim, capacityLabel), w.Scene.Karpenter
+	isSpot := pool == PoolSpot && capacity.Allows("spot")
 	chance := k.NoCapacity
 	if isSpot {
 		chance = max(chance, k.NoSpot)
+	}
+	among := zonesFor(claim)
+	if len(among) == 0 {
+		w.note("karpenter: nothing is offered in any zone that %s allows: %v", name, claim.Object["spec"])
+		chance = 1
 	}
 	if w.draw().Chance(chance, name, "no capacity") {
 		w.note("karpenter: no capacity for %s", name)
@@ -158,14 +210,14 @@ func (w *World) launch(name string) {
 		w.Remove(memapi.NodeClaims, name, byKarpenter)
 		return
 	}
-	i := &instance{id: instanceID(name), node: name, claim: name, pool: pool, zone: Pick(w.draw(), zones, name, "zone"), cpu: cmp.Or(k.CPU, 4000)}
-	if among := choices(claim, corev1.LabelTopologyZone); len(among) > 0 {
-		i.zone = Pick(w.draw(), among, name, "zone")
-	}
-	if asked := cpuAsked(claim); asked > i.cpu {
-		i.cpu = (asked + 3999) / 4000 * 4000
+	i := &instance{id: instanceID(name), node: name, claim: name, pool: pool, cpu: w.sizeFor(claim)}
+	i.zone = Pick(w.draw(), among, name, "zone")
+	if pool == PoolFallback && w.reserved() < k.Reserved {
+		i.reserved = capacity.Allows(reserved)
+		w.judge.judgePaid(claim, i)
 	}
 	w.add(i)
+	w.judge.judgeLimit(claim, i)
 	w.note("karpenter: launches %s", name)
 	w.changeClaim(name, func(c custom) { w.setClaim(c, i, "Launched") })
 	boot := k.Boot
@@ -173,6 +225,35 @@ func (w *World) launch(name string) {
 		boot = boot * time.Duration(80+w.draw().Int(50, name, "boot")) / 100
 	}
 	w.after(boot, "register "+name, func() { w.register(i) })
+}
+
+// reserved is how many of the machines that are paid for are in use.
+func (w *World) reserved() (used int) {
+	for _, i := range w.instances {
+		if i.reserved && i.runs {
+			used++
+		}
+	}
+	return used
+}
+
+// usedOf are the processors of a pool that count against its limit.
+func (w *World) usedOf(pool string) (sum int64) {
+	for _, claim := range memapi.List[custom](w.Server, memapi.NodeClaims) {
+		if claim.GetLabels()["karpenter.sh/nodepool"] != pool {
+			continue
+		}
+		text, _, _ := unstructured.NestedString(claim.Object, "status", "capacity", "cpu")
+		launched := milli(text)
+		if launched == 0 {
+			launched = w.sizeFor(claim)
+		}
+		if w.Now().Sub(claim.GetCreationTimestamp().Time) < knownBy { // it counts with all that it might come to
+			launched = max(launched, 2*cpuAsked(claim))
+		}
+		sum += launched
+	}
+	return sum
 }
 
 // steady is a time, or one from least to most if Karpenter is not always equally fast.
@@ -241,7 +322,7 @@ func (w *World) terminate(name string) {
 // drainFor has Karpenter evict what is on the node, and reports whether there is still something to wait for.
 func (w *World) drainFor(i *instance, until time.Time, bounded bool) (waits bool) {
 	for _, pod := range w.podsOn(i.node) {
-		if memapi.Finished(pod) || isDaemon(pod) {
+		if memapi.Finished(pod) || isDaemon(pod) || toleratesAll(pod) {
 			continue
 		}
 		waits = true
@@ -321,7 +402,8 @@ func (w *World) provision() {
 			name := w.name("auto")
 			w.note("karpenter: makes %s for pods of %dm", name, need)
 			pool := PoolSpot
-			if w.draw().Chance(0.3, name, "pool") {
+			limit := w.Scene.Karpenter.Limit
+			if w.draw().Chance(0.3, name, "pool") && (limit == 0 || w.usedOf(PoolFallback)+2*max(4000, need) <= limit) {
 				pool = PoolFallback
 			}
 			claim := w.newClaim(name, pool, map[string]any{"cpu": fmt.Sprintf("%dm", min(need, 8000))})

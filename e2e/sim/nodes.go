@@ -19,6 +19,7 @@ type instance struct {
 	id, node, claim string
 	pool, zone      string
 	cpu             int64
+	reserved        bool // paid for, whether it is used or not
 	runs            bool
 	taken           time.Time // by EC2, against the will of Karpenter
 	ended           time.Time
@@ -56,6 +57,13 @@ func capacityTypeOf(pool string) string {
 	return "on-demand"
 }
 
+func (i *instance) capacityType() string {
+	if i.reserved {
+		return reserved
+	}
+	return capacityTypeOf(i.pool)
+}
+
 // nodeOf is the Node that a machine registers as.
 func (w *World) nodeOf(i *instance, claim types.UID, ready bool) *corev1.Node {
 	status, now := corev1.ConditionTrue, w.Now()
@@ -71,8 +79,9 @@ func (w *World) nodeOf(i *instance, claim types.UID, ready bool) *corev1.Node {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: i.node, Finalizers: []string{finalizer},
 			Labels: map[string]string{
-				"karpenter.sh/nodepool": i.pool, "karpenter.sh/capacity-type": capacityTypeOf(i.pool), "karpenter.sh/registered": "true",
-				corev1.LabelTopologyZone: i.zone, corev1.LabelInstanceTypeStable: typeOf(i.cpu), corev1.LabelHostname: i.node,
+				"karpenter.sh/nodepool": i.pool, capacityLabel: i.capacityType(), "karpenter.sh/registered": "true",
+				corev1.LabelTopologyZone: i.zone, corev1.LabelFailureDomainBetaZone: i.zone, ebsZone: i.zone,
+				corev1.LabelInstanceTypeStable: typeOf(i.cpu), corev1.LabelHostname: i.node,
 				corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux",
 			},
 			OwnerReferences: []metav1.OwnerReference{{

@@ -37,7 +37,7 @@ func (w *World) preempt(pod *corev1.Pod) (freed bool) {
 	}
 	var victims []*corev1.Pod
 	for _, node := range memapi.List[*corev1.Node](w.Server, memapi.Nodes) {
-		if !isOpen(node) || !affine(pod, node) || !w.volumeFits(pod, node.Name) {
+		if !isOpen(node, pod) || !affine(pod, node) || !w.volumeFits(pod, node.Name) {
 			continue
 		}
 		free, here := w.freeOn(node.Name)-cpuOf(pod), []*corev1.Pod(nil)

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"spot-handler/handler/interruption"
 )
 
@@ -29,6 +31,10 @@ type Scene struct {
 	Rates      Rates
 	// Ahead is how far the cluster's clock is ahead of the daemon's and EC2's.
 	Ahead time.Duration
+
+	// Webhook is how long an admission webhook takes that sees every eviction, as a policy engine does; 0: there is
+	// none.
+	Webhook time.Duration
 
 	Karpenter Karpenter
 	Groups    Groups
@@ -61,6 +67,8 @@ type Karpenter struct {
 	Consolidates time.Duration // how long a node may be empty; 0: for ever
 	CPU          int64         // the least that a machine has, in thousandths; 0: 4000
 	Steady       bool          // it is always equally fast
+	Limit        int64         // of the fallback pool's processors, in thousandths; 0: none
+	Reserved     int           // machines that are paid for and not used yet, in the fallback pool, which takes any but spot
 }
 
 // Workload is a controller with its pods.
@@ -80,6 +88,10 @@ type Workload struct {
 	Volume   bool   // each pod of a StatefulSet has one
 	Gang     bool   // its pods live and die together
 
+	Tolerates bool   // every taint
+	Zone      string // that its pods select; empty: any
+	ZoneBy    string // the label that they select it by
+
 	Annotations map[string]string // of its pods
 }
 
@@ -92,8 +104,11 @@ type Loss struct {
 	Delay  time.Duration // until the message is in the queue
 	Copies int           // how often the message comes; 0: never
 	Again  time.Duration // between copies
-	Renews bool          // the second copy is an announcement of its own, with a deadline two seconds earlier
+	Renews bool          // the second copy is an announcement of its own, with a deadline that is earlier by renewedBy
 	Lead   time.Duration // from the announcement to the deadline; 0: there is none
+
+	// Hibernates: EC2 hibernates the instance in place of ending it, which begins at once.
+	Hibernates bool
 
 	Takes  bool
 	Early  time.Duration // how long before its deadline EC2 takes the instance; negative: after it
@@ -103,6 +118,9 @@ type Loss struct {
 
 	Warned time.Duration // how long before it EC2 recommends a rebalance; 0: it does not
 }
+
+// renewedBy is more than what two deadlines of the same interruption can differ by.
+const renewedBy = 3 * time.Second
 
 func (l Loss) String() string {
 	return fmt.Sprintf("%s of %s at %s, %d copies after %s, lead %s, takes %t %s early, cancelled %s, warned %s",
@@ -135,6 +153,7 @@ type Fault struct {
 	For     time.Duration
 	Takes   time.Duration // how long a webhook or a request takes
 	Fails   bool          // and then refuses
+	Some    bool          // of the requests: one of several API servers is sick
 	Behind  time.Duration // how old a watch cache is
 	Plural  string        // of which kind; empty: of all
 }
@@ -155,6 +174,11 @@ type Rates struct {
 	Conflict float64 // somebody else was faster
 	Cut      float64 // an eviction ends after its first step
 	Lag      time.Duration
+}
+
+// rare reports whether so few requests fail that a drain is not later for it.
+func (r Rates) rare() bool {
+	return max(r.Error, r.Slow, r.Lost, r.Conflict) <= 0.01 && r.Cut == 0 && r.Lag <= 20*time.Millisecond
 }
 
 // Quiet reports whether nothing goes wrong but EC2.
@@ -184,6 +208,9 @@ func DrawScene(seed uint64) Scene {
 		s.Intake = Pick(d, append(slices.Repeat([]string{IntakeQueue}, 18), IntakeIMDS, IntakeBoth), "intake")
 	}
 	s.drawHooks(d)
+	if d.Chance(0.15, "webhook") {
+		s.Webhook = d.Between(50*time.Millisecond, 450*time.Millisecond, "webhook takes")
+	}
 	s.Karpenter = Karpenter{
 		Boot:         d.Between(15*time.Second, 70*time.Second, "boot"),
 		NoCapacity:   Pick(d, []float64{0, 0, 0, 0.2, 1}, "no capacity"),
@@ -191,6 +218,12 @@ func DrawScene(seed uint64) Scene {
 		NeverReady:   Pick(d, []float64{0, 0, 0, 0.3}, "never ready"),
 		Provisions:   d.Chance(0.6, "provisions"),
 		Consolidates: Pick(d, []time.Duration{0, 0, 20 * time.Second, time.Minute}, "consolidates"),
+	}
+	if d.Chance(0.15, "limit") {
+		s.Karpenter.Limit = s.processorsOf(PoolFallback) + Pick(d, []int64{0, 2000, 4000, 12000}, "limit leaves")
+	}
+	if d.Chance(0.1, "reserved") {
+		s.Karpenter.Reserved = 1 + d.Int(2, "how many reserved")
 	}
 	return s
 }
@@ -235,6 +268,22 @@ func (s *Scene) drawNodes(d Draw) {
 	}
 }
 
+// processorsOf are those that a pool has at the beginning.
+func (s *Scene) processorsOf(pool string) (sum int64) {
+	for _, n := range s.Nodes {
+		if n.Pool == pool {
+			sum += n.CPU
+		}
+	}
+	return sum
+}
+
+// zoneLabels are those by which pods select a zone: the usual one, the one that it had before, and that of AWS's
+// driver for volumes.
+var zoneLabels = []string{corev1.LabelTopologyZone, corev1.LabelFailureDomainBetaZone, ebsZone}
+
+const ebsZone = "topology.ebs.csi.aws.com/zone"
+
 var budgets = []string{"maxUnavailable=1", "maxUnavailable=25%", "minAvailable=50%", "maxUnavailable=0", "minAvailable=1"}
 
 func (s *Scene) drawWorkloads(d Draw) {
@@ -260,15 +309,45 @@ func (s *Scene) drawWorkloads(d Draw) {
 		}
 		if w.Kind != "Pod" && w.Kind != "Job" && d.Chance(0.7, name, "has a budget") {
 			w.Budget = Pick(d, budgets, name, "budget")
+			if w.Kind == "StatefulSet" && d.Chance(0.5, name, "one at a time") { // as most databases
+				w.Budget, w.Replicas = "maxUnavailable=1", max(3, w.Replicas)
+			}
+			if w.Replicas > 3 && d.Chance(0.2, name, "some at a time") {
+				w.Budget = Pick(d, []string{"maxUnavailable=2", "maxUnavailable=3"}, name, "how many at a time")
+			}
 		}
 		if d.Chance(0.15, name, "is broken") {
 			w.Broken = 1 + d.Int(max(1, w.Replicas/2), name, "broken")
 		}
 		w.Annotations, w.Gang = drawAnnotations(d, name), d.Chance(0.05, name, "gang")
+		if d.Chance(0.03, name, "takes long") { // it finishes a game or a call
+			w.Grace, w.Stop = longGrace, time.Hour
+		}
+		w.Tolerates = d.Chance(0.05, name, "tolerates")
+		if d.Chance(0.08, name, "has a zone") {
+			w.Zone, w.ZoneBy = Pick(d, zones, name, "zone"), Pick(d, zoneLabels, name, "label of the zone")
+		}
+		if w.Kind == "Deployment" || w.Kind == "ReplicaSet" {
+			w.drawMany(d)
+		}
 		s.Workloads = append(s.Workloads, w)
 	}
 	agent := Workload{Name: "agent", Kind: "DaemonSet", CPU: 50, Grace: 30, Stop: time.Second, Start: 2 * time.Second}
 	s.Workloads = append(s.Workloads, agent)
+}
+
+// longGrace is a grace period for which notices are too short, in seconds.
+const longGrace = 15 * 60
+
+// drawMany makes some workloads ones of many small pods, of which more than a few may go at a time.
+func (w *Workload) drawMany(d Draw) {
+	if !d.Chance(0.05, w.Name, "many") {
+		return
+	}
+	w.Replicas, w.CPU, w.Broken = 40+d.Int(80, w.Name, "how many"), 50, 0
+	if w.Budget != "" {
+		w.Budget = Pick(d, []string{"maxUnavailable=60%", "maxUnavailable=25%", "minAvailable=1"}, w.Name, "budget of many")
+	}
 }
 
 func drawAnnotations(d Draw, name string) map[string]string {
@@ -292,7 +371,7 @@ func (s *Scene) drawLosses(d Draw) {
 			spot = append(spot, n.Name)
 		}
 	}
-	burst := d.Chance(0.5, "burst")
+	burst, unsure := d.Chance(0.5, "burst"), d.Chance(0.08, "only recommends")
 	n := min(len(spot), 1+d.Int(6, "losses"))
 	for i, at := range d.of([]string{"which are lost"}).Perm(len(spot))[:n] {
 		name := spot[at]
@@ -323,20 +402,30 @@ func (s *Scene) drawLosses(d Draw) {
 				loss.Again = d.Between(time.Second, 70*time.Second, name, "again")
 			}
 			loss.Cancel = loss.At + d.Between(time.Second, 60*time.Second, name, "cancel")
+			if loss.Copies == 2 && d.Chance(0.5, name, "crosses") { // in the moment in which it is cancelled
+				loss.Again = max(time.Second, loss.Cancel-loss.At-loss.Delay+d.Between(-2*time.Second, 8*time.Second, name, "crosses after"))
+			}
 			loss.Takes = d.Chance(0.3, name, "takes all the same")
 		}
 		switch p := d.Float(name, "kind"); {
 		case p < 0.15:
 			loss.Warned = d.Between(time.Second, 90*time.Second, name, "warned")
 			loss.At += loss.Warned
-		case p < 0.25:
+		case p < 0.25 || unsure:
 			loss.Kind, loss.Lead, loss.Takes, loss.Cancel = interruption.RebalanceRecommendation, 0, false, 0
 			loss.Copies = max(1, loss.Copies)
 		}
 		if loss.Kind == interruption.SpotInterruption && d.Chance(0.08, name, "retires") {
 			loss = drawRetirement(d, loss)
 		}
+		if loss.Kind == interruption.SpotInterruption && d.Chance(0.04, name, "hibernates") {
+			loss.Hibernates, loss.Lead, loss.Renews, loss.Takes, loss.Cancel = true, 0, false, true, 0
+			loss.Early = -d.Between(10*time.Second, 150*time.Second, name, "writes its memory")
+		}
 		s.Losses = append(s.Losses, loss)
+		if loss.Kind == interruption.ScheduledEvent && loss.Withdrawn == 0 && d.Chance(0.4, name, "is interrupted first") {
+			s.Losses = append(s.Losses, s.drawOvertaken(d))
+		}
 	}
 }
 
@@ -348,6 +437,18 @@ func drawRetirement(d Draw, l Loss) Loss {
 		l.Withdrawn, l.Takes, l.Cancel = l.At+d.Between(10*time.Second, l.Lead, l.Node, "when withdrawn"), false, 0
 	}
 	return l
+}
+
+// drawOvertaken has EC2 leave the instance of the last loss, which it has scheduled, beyond the beginning of its window,
+// and interrupt it before it acts.
+func (s *Scene) drawOvertaken(d Draw) Loss {
+	scheduled := &s.Losses[len(s.Losses)-1]
+	scheduled.Takes, scheduled.Cancel = false, 0
+	return Loss{
+		Node: scheduled.Node, Kind: interruption.SpotInterruption, Lead: interruption.SpotNotice, Copies: 1, Takes: true,
+		At:    scheduled.At + scheduled.Lead + d.Between(-time.Minute, 2*time.Minute, scheduled.Node, "interrupted"),
+		Delay: d.Between(100*time.Millisecond, 3*time.Second, scheduled.Node, "delay of that"),
+	}
 }
 
 // longest is longer than a round.
@@ -375,12 +476,16 @@ func (s *Scene) drawFaults(d Draw) {
 		case FaultMarks:
 			f.For *= 4
 			f.Takes = Pick(d, []time.Duration{time.Second, 9 * time.Second, time.Minute}, name, "takes")
+			f.Some = d.Chance(0.5, name, "some")
 		case FaultDenies:
 			f.From, f.For = 0, longest
 		case FaultAdmit:
 			f.For *= 4
 			f.Takes = Pick(d, webhooksTake, name, "takes")
 			f.Fails = f.Takes > 6*time.Second && d.Chance(0.6, name, "fails")
+			if d.Chance(0.25, name, "stays") { // its own pods were on the nodes that are lost
+				f.From, f.For = 0, longest
+			}
 		}
 		s.Faults = append(s.Faults, f)
 	}

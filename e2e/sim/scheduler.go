@@ -55,7 +55,7 @@ func (w *World) nodeFor(pod *corev1.Pod) string {
 	on := w.burdens(pod)
 	var fit []*corev1.Node
 	for _, node := range memapi.List[*corev1.Node](w.Server, memapi.Nodes) {
-		if !isOpen(node) || !affine(pod, node) || !w.volumeFits(pod, node.Name) {
+		if !isOpen(node, pod) || !affine(pod, node) || !w.volumeFits(pod, node.Name) {
 			continue
 		}
 		if on[node.Name].cpu+cpuOf(pod) <= node.Status.Allocatable.Cpu().MilliValue() {
@@ -150,10 +150,20 @@ func (w *World) spread(fit []*corev1.Node, on map[string]burden) []float64 {
 	return scores
 }
 
-// isOpen reports whether the scheduler may place pods on the node.
-func isOpen(node *corev1.Node) bool {
+// isOpen reports whether the scheduler may place the pod on the node, as far as that is marked. A cordon is a taint, too,
+// and so is that Karpenter ends the node.
+func isOpen(node *corev1.Node, pod *corev1.Pod) bool {
+	if !isReady(node) || node.DeletionTimestamp != nil {
+		return false
+	}
 	closed := slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule })
-	return !node.Spec.Unschedulable && !closed && isReady(node) && node.DeletionTimestamp == nil
+	return !node.Spec.Unschedulable && !closed || toleratesAll(pod)
+}
+
+func toleratesAll(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
+		return t.Key == "" && t.Effect == "" && t.Operator == corev1.TolerationOpExists
+	})
 }
 
 // volumeFits: a volume of one node has to be detached first.

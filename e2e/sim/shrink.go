@@ -42,6 +42,9 @@ func smallerThan(s Scene) (list []Scene) {
 		add(func(s *Scene) { s.Faults = slices.Delete(s.Faults, i, i+1) })
 	}
 	for i, f := range s.Faults {
+		if f.Some {
+			add(func(s *Scene) { s.Faults[i].Some = false })
+		}
 		if f.What == FaultOlder && f.Plural == "" {
 			for _, kind := range []string{"nodes", "pods"} {
 				add(func(s *Scene) { s.Faults[i].Plural = kind })
@@ -106,8 +109,11 @@ func smallerThan(s Scene) (list []Scene) {
 			add(func(s *Scene) { s.Losses[i] = simpler })
 		}
 	}
-	if ahead := s.Ahead; clearOf(&ahead) {
+	if s.Ahead != 0 {
 		add(func(s *Scene) { s.Ahead = 0 })
+	}
+	if s.Webhook != 0 {
+		add(func(s *Scene) { s.Webhook = 0 })
 	}
 	if s.Intake == IntakeBoth {
 		add(func(s *Scene) { s.Intake = IntakeQueue })
@@ -147,6 +153,8 @@ func simplerWorkloads(w Workload) (list []Workload) {
 	try(func(w *Workload) bool { return clearOf(&w.Broken) })
 	try(func(w *Workload) bool { return clearOf(&w.Volume) })
 	try(func(w *Workload) bool { return clearOf(&w.Gang) })
+	try(func(w *Workload) bool { return clearOf(&w.Tolerates) })
+	try(func(w *Workload) bool { return clearOf(&w.Zone) })
 	if w.Replicas > 1 {
 		try(func(w *Workload) bool { w.Replicas /= 2; w.Broken = min(w.Broken, w.Replicas); return true })
 		try(func(w *Workload) bool { w.Replicas--; w.Broken = min(w.Broken, w.Replicas); return true })
@@ -177,6 +185,8 @@ func simplerKarpenters(k Karpenter) (list []Karpenter) {
 		func(k *Karpenter) bool { return clearOf(&k.NeverReady) },
 		func(k *Karpenter) bool { return clearOf(&k.Provisions) },
 		func(k *Karpenter) bool { return clearOf(&k.Consolidates) },
+		func(k *Karpenter) bool { return clearOf(&k.Limit) },
+		func(k *Karpenter) bool { return clearOf(&k.Reserved) },
 	} {
 		if simpler := k; clears(&simpler) {
 			list = append(list, simpler)

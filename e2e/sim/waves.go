@@ -1,26 +1,35 @@
 package sim
 
 import (
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"spot-handler/handler/interruption"
 )
 
+// surges reports whether the replacement pods of a workload can be made first.
+func (j *judge) surges(of *Workload) bool {
+	return of.Kind == "Deployment" && of.MaxSurge != "0" && !slices.Contains(j.w.Scene.Flags, "--drain-strategy=hold")
+}
+
 // wavesFit reports whether all pods of the workload that have to leave could have left in waves, each with its whole
 // grace period and as its budget allows, from able on until latest. It knows only cases without doubt: no fault, no
-// webhook, a budget of maxUnavailable=N, and replacement pods that found room at once.
+// webhook, requests that hardly ever fail, a budget of maxUnavailable, and replacement pods that found room at once.
 func (j *judge) wavesFit(pod *corev1.Pod, able, latest time.Time) bool {
 	of := j.w.workloadOf(pod)
 	text, sure := strings.CutPrefix(of.Budget, "maxUnavailable=")
-	atOnce, err := strconv.Atoi(text)
-	if !sure || err != nil || of.Kind != "StatefulSet" && of.Kind != "ReplicaSet" || len(of.Annotations) > 0 || of.Gang {
+	value := intstr.Parse(text)
+	atOnce, err := intstr.GetScaledValueFromIntOrPercent(&value, of.Replicas, true)
+	if !sure || err != nil || j.surges(of) || of.Kind == "Job" || len(of.Annotations) > 0 || of.Gang || of.Tolerates {
 		return false
 	}
-	if j.w.Scene.Rates != (Rates{}) || len(j.w.faulty.spans) > 0 {
+	if j.w.Scene.Webhook > 0 || !j.w.Scene.Rates.rare() || slices.ContainsFunc(j.w.faulty.spans, func(f Fault) bool {
+		return j.w.began.Add(f.From).Before(latest) && j.w.began.Add(f.to()+recovery).After(able)
+	}) {
 		return false
 	}
 	if atOnce -= of.Broken; atOnce < 1 {

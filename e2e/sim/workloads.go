@@ -90,8 +90,11 @@ func podOf(w *Workload, name string) *corev1.Pod {
 	if w.Gang {
 		pod.Labels["spot-handler/gang"] = w.Name
 	}
-	if w.Kind == "DaemonSet" {
+	if w.Kind == "DaemonSet" || w.Tolerates {
 		pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	}
+	if w.Zone != "" {
+		pod.Spec.NodeSelector = map[string]string{w.ZoneBy: w.Zone}
 	}
 	if w.Volume {
 		claim := &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-" + name}
@@ -228,7 +231,8 @@ func (w *World) roomAtFirst(pod *corev1.Pod, name string) string {
 	var fit []string
 	for _, pool := range []string{PoolSpot, PoolFallback} {
 		for _, n := range w.Scene.Nodes {
-			if n.Pool == pool && !n.Cordoned && w.freeOn(n.Name) >= cpuOf(pod) {
+			node := memapi.Get[*corev1.Node](w.Server, memapi.Nodes, n.Name)
+			if n.Pool == pool && !n.Cordoned && affine(pod, node) && w.freeOn(n.Name) >= cpuOf(pod) {
 				fit = append(fit, n.Name)
 			}
 		}

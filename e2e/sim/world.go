@@ -40,8 +40,10 @@ type World struct {
 	trace     trace
 	replicas  []*memapi.Client // the current process of each; nil: none runs
 	agents    map[string]*agent
-	clients   map[string]bool // the names of all processes that there were
-	faulty    faulty
+	// launchedFor are the instances that groups have launched ahead, with those that each is for.
+	launchedFor map[string]string
+	clients     map[string]bool // the names of all processes that there were
+	faulty      faulty
 
 	crowd Crowd
 	seats seats
@@ -53,6 +55,7 @@ func New(s Scene) *World {
 		Server: memapi.New(), Scene: s, sqs: sqsemu.New(), began: time.Now(), byKey: map[string]*timer{}, wake: make(chan struct{}, 1),
 		instances: map[string]*instance{}, byNode: map[string]*instance{}, workloads: map[string]*Workload{}, made: map[string]int{}, failures: map[string]*failures{}, clients: map[string]bool{},
 		replicas: make([]*memapi.Client, Replicas), agents: map[string]*agent{},
+		launchedFor: map[string]string{},
 	}
 	w.Queue = w.sqs.Queue("spot-handler")
 	w.judge = newJudge(w)

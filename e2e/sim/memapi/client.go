@@ -116,7 +116,7 @@ func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 	if fate.Dropped != nil {
 		return nil, fate.Dropped
 	}
-	q.Lost = fate.Lost != nil
+	q.Lost, q.Unread = fate.Lost != nil, fate.Refused != nil
 	answer := fate.Refused
 	var body io.ReadCloser
 	if answer == nil && c.server.Admit != nil {

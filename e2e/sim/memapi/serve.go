@@ -40,7 +40,8 @@ type Request struct {
 	Error string // what the answer says is wrong
 	Before,
 	After Object // of what it has changed
-	Lost bool // the client has not had the answer
+	Lost   bool // the client has not had the answer
+	Unread bool // the server has failed, or was too busy, before it looked at the request
 }
 
 // What the request is, in a line.

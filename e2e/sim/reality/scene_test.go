@@ -28,13 +28,20 @@ func draw(seed uint64, n int, karpenter bool) sim.Scene {
 			if w.Kind == "DaemonSet" && i > 0 {
 				continue
 			}
-			w.Name, w.Volume = own(w.Name), false
+			w.Name, w.Volume, w.Zone, w.Tolerates = own(w.Name), false, "", false
+			w.Replicas, w.Grace = min(w.Replicas, 8), min(w.Grace, 300)
 			if w.Kind == "StatefulSet" { // its pods start one after the other
 				w.Start = min(w.Start, 10*time.Second)
 			}
 			s.Workloads = append(s.Workloads, w)
 		}
-		for _, l := range one.Losses {
+		for nth, l := range one.Losses {
+			if nth > 0 && one.Losses[nth-1].Node == l.Node { // EC2 has scheduled something before, which is not played
+				continue
+			}
+			if l.Hibernates {
+				l.Hibernates, l.Lead = false, interruption.SpotNotice
+			}
 			l.Node = own(l.Node)
 			l.At = begins + 2*time.Second + (l.At-l.Warned-20*time.Second)/2
 			l.Warned, l.Withdrawn = min(l.Warned, 20*time.Second), 0
