@@ -36,8 +36,8 @@
 //   - What fails on purpose: faults, rates, clocks that differ. A real one does not fail at the same moment.
 //   - Auto Scaling groups, placeholders and the metadata service. The stories have them against emulators.
 //   - Volumes: kwok's kubelets start pods whose volumes are attached elsewhere.
-//   - Workloads of many pods, that tolerate everything, or that select a zone. Hibernation. Limits of pools, and reserved
-//     machines.
+//   - Workloads of many pods, that tolerate everything, or that select a zone. Hibernation. Limits of pools, and
+//     reserved machines.
 //   - Scheduled events, which take longer than a round, and instances of Karpenter's that EC2 takes before their
 //     deadline: its provider for kwok does not read of that.
 //   - How long Karpenter takes, and whether it fails: it is quick and reliable here, and slower and worse in the
@@ -53,8 +53,8 @@
 // # What it finds
 //
 // 18 defects that reviews had once found in drains and replacements were put back, one at a time. This is the first
-// round that broke, of 1,000 to 2,000 from one seed. Rounds in which a defect makes no difference, such as those
-// without the fault that it needs, count, but were not played.
+// round that broke, of up to 2,000 from one seed. Rounds in which a defect makes no difference, such as those without
+// the fault that it needs, count, but were not played.
 //
 //	after  put back
 //	   14  the record is written before the drain begins, and the write can take a minute
@@ -76,9 +76,9 @@
 //	    -  a window that has begun is the deadline of a later interruption
 //	    -  an instance waits out of its group for a replacement that never comes
 //
-// The last six need more than rounds have, or have too rarely: two pods of a set on lost nodes with spare room for their
-// replacement pods, dozens of pods due in the same second, a write that is late by as much as an instance takes to
-// hibernate, or a group that was made smaller at the wrong moment. The unit tests hold them.
+// The last six need more than rounds have, or have too rarely: two pods of a set on lost nodes with spare room for
+// their replacement pods, dozens of pods due in the same second, a write that is late by as much as an instance takes
+// to hibernate, or a group that was made smaller at the wrong moment. The unit tests hold them.
 //
 // # Reproducing
 //
