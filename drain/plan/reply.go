@@ -42,16 +42,24 @@ const (
 	longEvictTimeout = 31 * time.Second
 )
 
-// answersWithin is how long to wait for the answer to a request. An eviction that was not answered
-// before gets more time, but not past its eviction deadline if the pod can be deleted then.
+// answersWithin is how long to wait for the answer to a request. An eviction that was not answered before gets more
+// time, but not past its eviction deadline. A pod that is deleted then has its grace period ahead: what is asked for it
+// just before, or later, is soon given up.
 func answersWithin(now time.Time, d Decision, unansweredBefore bool) time.Duration {
-	switch {
-	case d.Action != Evict || !unansweredBefore:
+	if d.Action != Evict {
 		return EvictTimeout
-	case !d.Latest.IsZero() && (now.Before(d.Latest) || d.DeletedIfRefused):
-		return min(longEvictTimeout, max(EvictTimeout, d.Latest.Sub(now)))
 	}
-	return longEvictTimeout
+	most, least := EvictTimeout, EvictTimeout
+	if unansweredBefore {
+		most = longEvictTimeout
+	}
+	if d.DeletedIfRefused {
+		least = patience
+	}
+	if d.Latest.IsZero() || !now.Before(d.Latest) && !d.DeletedIfRefused {
+		return most
+	}
+	return min(most, max(least, d.Latest.Sub(now)))
 }
 
 // lateRetry is the longest wait for another attempt once the pod's eviction deadline has passed. A

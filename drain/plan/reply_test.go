@@ -26,6 +26,42 @@ func TestRetryIn(t *testing.T) {
 	}
 }
 
+// An answer is waited for for ten seconds, or for what a webhook can take at most if the last one did not come, but not
+// past the eviction deadline. Where the pod is deleted then, three seconds are enough just before and after.
+func TestAnswersWithin(t *testing.T) {
+	for name, tt := range map[string]struct {
+		left       time.Duration // until the eviction deadline; zero is none
+		deleted    bool
+		unanswered bool
+		want       time.Duration
+	}{
+		"the first time":                       {time.Minute, false, false, 10 * time.Second},
+		"without a deadline":                   {0, true, false, 10 * time.Second},
+		"again":                                {time.Minute, true, true, 31 * time.Second},
+		"again, without a deadline":            {0, false, true, 31 * time.Second},
+		"again, up to the deadline":            {20 * time.Second, false, true, 20 * time.Second},
+		"again, just before it":                {time.Second, false, true, 10 * time.Second},
+		"again, past it":                       {-time.Second, false, true, 31 * time.Second},
+		"deleted, up to the deadline":          {5 * time.Second, true, false, 5 * time.Second},
+		"deleted, just before it":              {time.Second, true, false, 3 * time.Second},
+		"deleted, again and just before it":    {time.Second, true, true, 3 * time.Second},
+		"deleted, past it":                     {-time.Minute, true, false, 3 * time.Second},
+		"deleted, up to the deadline, again":   {20 * time.Second, true, true, 20 * time.Second},
+		"deleted, far from it, the first time": {20 * time.Second, true, false, 10 * time.Second},
+	} {
+		d := Decision{Action: Evict, DeletedIfRefused: tt.deleted}
+		if tt.left != 0 {
+			d.Latest = now.Add(tt.left)
+		}
+		if got := answersWithin(now, d, tt.unanswered); got != tt.want {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
+		if d.Action = SurgeNow; answersWithin(now, d, tt.unanswered) != 10*time.Second {
+			t.Errorf("%s: a surge has another time", name)
+		}
+	}
+}
+
 func TestRetryAfterTable(t *testing.T) {
 	const backoff = 3300 * time.Millisecond
 	blocked, full := Reply{Outcome: Refused, RetryAfter: 10 * time.Second}, Reply{Outcome: Transient, RetryAfter: 32 * time.Second}
