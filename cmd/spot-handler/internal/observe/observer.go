@@ -303,7 +303,7 @@ func readyLines(r Recording, width int) []string {
 	})
 	lines := console.Table([]console.Column{{Title: "WORKLOAD"}, {Title: "READY"}, {Title: "FEWEST"}, {Title: "BUDGET NEEDS"}}, rows, width)
 	if more := len(r.Workloads) - shownWorkloads; more > 0 {
-		lines = append(lines, fmt.Sprintf("and %d more workloads", more))
+		lines = append(lines, "and "+console.Count(more, "more workload"))
 	}
 	return lines
 }

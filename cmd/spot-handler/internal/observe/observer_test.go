@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -383,6 +384,20 @@ func TestColourOfReadyPods(t *testing.T) {
 		lines := readyLines(Recording{Workloads: []Workload{w}}, 80)
 		if !strings.Contains(strings.Join(lines, ""), string(want)) {
 			t.Errorf("%d of 3: %q, want %q in it", ready, lines, want)
+		}
+	}
+}
+
+// Six workloads are shown, and of more it is said how many there are.
+func TestMoreWorkloads(t *testing.T) {
+	for n, want := range map[int]string{6: "", 7: "and 1 more workload", 9: "and 3 more workloads"} {
+		var r Recording
+		for i := range n {
+			r.Workloads = append(r.Workloads, Workload{Namespace: "default", Name: fmt.Sprint("deployment/web-", i), Samples: []Sample{{Ready: 1, Desired: 1}}})
+		}
+		lines := readyLines(r, 80)
+		if last := lines[len(lines)-1]; strings.HasPrefix(last, "and ") != (want != "") || want != "" && last != want {
+			t.Errorf("%d workloads: the last line is %q, want %q", n, last, want)
 		}
 	}
 }
