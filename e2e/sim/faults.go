@@ -145,7 +145,8 @@ func (w *World) begin(name string, f Fault) {
 	}
 	if f.What == FaultOlder {
 		w.BreakWatches(nil, func(*memapi.Kind) bool { return true })
-		w.FallBehind(f.Behind, func(k *memapi.Kind) bool { return f.Plural == "" || k.Plural == f.Plural })
+		behind := min(f.Behind, time.Since(w.began)-time.Second) // a cache has been filled once, with what there was
+		w.FallBehind(behind, func(k *memapi.Kind) bool { return f.Plural == "" || k.Plural == f.Plural })
 	}
 	w.faulty.under[name] = f
 	for r, client := range w.replicas {

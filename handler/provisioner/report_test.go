@@ -100,3 +100,25 @@ func TestCause(t *testing.T) {
 		}
 	}
 }
+
+// What was said is said once, until there are more than a thousand texts: then all are said again, and as many are
+// remembered as before.
+func TestOnce(t *testing.T) {
+	var o Once
+	for i := range 1000 {
+		if text := fmt.Sprint(i); !o.First(text) || o.First(text) {
+			t.Fatalf("%s is not said once", text)
+		}
+	}
+	if !o.First("another") || !o.First("0") {
+		t.Error("all are remembered")
+	}
+	for i := range 3000 {
+		o.First(fmt.Sprint("text ", i))
+	}
+	remembered := 0
+	o.said.Range(func(any, any) bool { remembered++; return true })
+	if remembered < 900 || remembered > 1000 {
+		t.Errorf("%d of 3000 texts are remembered, want up to a thousand", remembered)
+	}
+}
