@@ -258,6 +258,21 @@ func TestFixOfPodsApart(t *testing.T) {
 	}
 }
 
+// The toleration of every taint is removed by its place, as long as it is there, where there is a template to change.
+func TestFixOfTolerations(t *testing.T) {
+	tolerant := func(p *Pod) {
+		p.Spec.Tolerations = []corev1.Toleration{{Key: "a"}, {Operator: corev1.TolerationOpExists}}
+	}
+	for object, want := range map[string]string{
+		"deployment/web": `kubectl -n shop patch deployment web --type=json -p '[{"op":"test","path":"/spec/template/spec/tolerations/1/operator","value":"Exists"},{"op":"remove","path":"/spec/template/spec/tolerations/1"}]'`,
+		"job/once":       "in the manifest of job/once: no toleration with operator Exists and without a key",
+	} {
+		if got := fixes(Snapshot{Pods: of(object, 2, tolerant)}, "SH109")[object]; got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
 func TestFixOfBudgetByHash(t *testing.T) {
 	hashed := func(p *Pod) { p.Labels[hashLabel], p.Labels[plan.SurgedLabel] = "5d9f", "x" }
 	expression := func(key, value string) metav1.LabelSelectorRequirement {

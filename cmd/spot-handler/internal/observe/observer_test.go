@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/plan"
@@ -78,6 +79,9 @@ func TestRecording(t *testing.T) {
 		t.Fatalf("%d nodes, %d workloads, %d budgets, want one of each: %+v", len(r.Nodes), len(r.Workloads), len(r.Budgets), r)
 	}
 	n := r.Nodes[0]
+	if n.Deadline == nil || !n.Deadline.Equal(noticed.Add(2*time.Minute)) {
+		t.Errorf("deadline %v, want two minutes after the notice", n.Deadline)
+	}
 	var phases []interruption.Phase
 	for _, p := range n.Phases {
 		phases = append(phases, p.Phase)
@@ -284,6 +288,27 @@ func TestDesiredPods(t *testing.T) {
 	}
 	if diff := cmp.Diff([]int{5, 5, 0}, got); diff != "" {
 		t.Errorf("desired (-want +got):\n%s", diff)
+	}
+}
+
+// Budgets come in the order of their names, whatever order they were seen in.
+func TestOrderOfBudgets(t *testing.T) {
+	s := newScene()
+	for _, name := range []string{"c", "a", "d", "b"} {
+		b := pdb(1, 1)
+		b.Name, b.UID = name, types.UID(name)
+		s.budget(after(-8), b, false)
+	}
+	s.recorded(after(.1), interruption.Draining)
+	s.show(after(.2), s.new("web-1", "lost-1", true))
+	for range 20 {
+		var got []string
+		for _, b := range s.Recording(after(1)).Budgets {
+			got = append(got, b.Name)
+		}
+		if want := []string{"a", "b", "c", "d"}; !cmp.Equal(want, got) {
+			t.Fatalf("%v, want %v", got, want)
+		}
 	}
 }
 
