@@ -169,8 +169,8 @@ func TestMarkReadsNoObject(t *testing.T) {
 	}
 }
 
-// Pods are read in protobuf, in which the API server has encoded an event for others already. What answers JSON all
-// the same is understood.
+// Pods are read in protobuf, as the API server has already encoded each event in it for others. A server that answers
+// in JSON anyway is understood.
 func TestPodsAreReadInProtobuf(t *testing.T) {
 	form := runtime.ContentTypeProtobuf
 	var accepted []string

@@ -20,7 +20,7 @@ const simScale = "SIM_SCALE"
 
 // A control plane, as far as the daemon notices how large it is: a share of its seats, and how long a request takes.
 //
-// The seats are those of the priority level workload-low, at which all clients are that nobody has given another:
+// The seats are those of the priority level workload-low, which serves all clients that nobody has assigned elsewhere:
 // 100 of 245 shares, of which half are taken by others here. Upstream's default is 600 in all; EKS' tiers have 1,700
 // (XL) and 6,800 (4XL).
 // https://kubernetes.io/docs/concepts/cluster-administration/flow-control/
@@ -42,8 +42,8 @@ var controlPlanes = []controlPlane{
 }
 
 // TestScale plays clusters of 10,000 and 50,000 nodes that lose 1,000 and 5,000 at once, on control planes of several
-// sizes, and prints what has become of them. The time is virtual: what the processors can do is not in it, so the
-// processor time, with that of the simulated cluster, stands beside it.
+// sizes, and prints the outcome. The time is virtual and says nothing about what the processors can do, so the
+// processor time, with that of the simulated cluster, is printed beside it.
 func TestScale(t *testing.T) {
 	if os.Getenv(simScale) == "" {
 		t.Skip("make scale plays it")

@@ -16,9 +16,10 @@
 // The API server writes no faster, and has its processors for other requests. At full speed, the large
 // objects of one namespace would delay everybody's drains.
 //
-// It reads JSON, and of the resources in Kubernetes' own API groups that the program knows, protobuf. Clients of
-// others have to ask for JSON. The API server encodes an event of a watch once for all that watch in the same form:
-// kubelets and the scheduler watch in protobuf. It, too, takes a fraction of the processor time to decode.
+// It reads JSON, and also protobuf for those resources in Kubernetes' own API groups that the program knows. Clients
+// of others have to ask for JSON. The API server encodes an event of a watch once for everyone who watches in the same
+// form, and kubelets and the scheduler watch in protobuf. Protobuf also takes a fraction of the processor time to
+// decode.
 //
 // All of it is safe for concurrent use.
 package narrow
@@ -36,8 +37,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// CutKey is the member that is added to an object in JSON of which more was dropped than what nobody
-// reads, as a field was longer than its bound. Protobuf has no place for it: who looks at it asks for JSON.
+// CutKey is the member that is added to an object in JSON if a field was longer than its bound, so that more
+// was dropped than what nobody reads. Protobuf has no place for it: a client that looks for it asks for JSON.
 const CutKey = "spotHandlerCut"
 
 // ErrTooLong is the error of an answer that is longer than its Limit.
@@ -212,8 +213,8 @@ const (
 	trustedField, trustedBound = 32 << 10, 64 << 10
 )
 
-// shortText is how long a text may be that is kept whole or not at all. Where one has a form of its own, such as
-// a quantity or a time, a part of it is another one, or none: then the whole list could not be decoded.
+// shortText is how long a text may be that is kept whole or not at all. Part of a text with a form of its own, such as
+// a quantity or a time, is either a different value or not valid, and then the whole list could not be decoded.
 const shortText = 64
 
 // chunkSize is how much is read at a time of what is dropped.

@@ -9,8 +9,8 @@ type page [pageSize]byte
 
 var pagePool = sync.Pool{New: func() any { return new(page) }}
 
-// pages are what is kept of a message until it is known how long that is. They are given back while they are read:
-// whoever reads a list has it in memory as well.
+// pages hold what is kept of a message until its length is known. They are given back while they are read, as the
+// reader of a list has it in memory as well.
 type pages struct {
 	of           []*page
 	read, length int // positions

@@ -10,9 +10,9 @@ import (
 
 // protobufReader drops from an answer in protobuf what the schema does not keep.
 //
-// A message begins with its length, so it comes out after it has been read to its end. Until then what is kept of
-// it is in pages: an event of a watch, or all of an answer that is none. All lengths of what is kept have as many
-// bytes as they arrived with, so they are written in place once they are known.
+// A message begins with its length, so it can be handed out only after it has been read to its end. Until then, what is
+// kept of it is in pages: one event of a watch, or the whole of any other answer. Each length that is kept takes as
+// many bytes as it arrived with, so it is written in place once it is known.
 type protobufReader struct {
 	source
 	bounds
@@ -272,7 +272,7 @@ func (r *protobufReader) varint(h *head, end int64) (v uint64) {
 	return 0
 }
 
-// open keeps the beginning of a field, and says where its length stands, which close changes.
+// open keeps the beginning of a field, and returns the position of its length, which close changes.
 func (r *protobufReader) open(h head) int {
 	r.emit(h.text[:h.size])
 	return r.out.length - h.width()
@@ -299,7 +299,7 @@ func (r *protobufReader) expectPrefix(end int64) {
 	r.emit([]byte(prefix))
 }
 
-// more reports whether the message has another field. An answer itself ends without having said where.
+// more reports whether the message has another field. An answer as a whole doesn't say how long it is.
 func (r *protobufReader) more(end int64) bool {
 	if end == passes && r.err == nil && !r.fill() {
 		return false
@@ -362,8 +362,8 @@ func (r *protobufReader) emit(text []byte) {
 	r.spend(len(text))
 }
 
-// fail ends reading with the error, unless it has ended with another. The end of the source in the middle of a
-// message is no end.
+// fail ends reading with the error, unless it has already failed with another. A source that ends in the middle of a
+// message counts as a failure.
 func (r *protobufReader) fail(err error) {
 	if r.err == nil || errors.Is(r.err, io.EOF) {
 		r.err = err

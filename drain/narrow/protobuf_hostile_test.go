@@ -98,7 +98,7 @@ func podAnswer(pod ...[]byte) []byte {
 	return join([]byte(prefix), tagged(1, tagged(1, []byte("v1")), tagged(2, []byte("Pod"))), tagged(2, pod...))
 }
 
-// What is no protobuf, or not of the resource, is an error, and takes no memory.
+// An answer that isn't protobuf, or isn't of the resource, is an error, and takes no memory.
 func TestMalformedProtobuf(t *testing.T) {
 	long := binary.AppendUvarint([]byte{1<<3 | 2}, 1<<62)
 	for name, answer := range map[string][]byte{
@@ -106,7 +106,7 @@ func TestMalformedProtobuf(t *testing.T) {
 		"half a prefix":            []byte("k8"),
 		"a group":                  join([]byte(prefix), []byte{1<<3 | 3, 1<<3 | 4}),
 		"an endless number":        podAnswer([]byte{1 << 3}, bytes.Repeat([]byte{0xff}, 11)),
-		"an object longer than it": podAnswer(long),
+		"longer than the answer":   podAnswer(long),
 		"a length beyond all":      podAnswer([]byte{1<<3 | 2}, bytes.Repeat([]byte{0xff}, 9), []byte{1}),
 		"a number for a message":   podAnswer([]byte{1 << 3, 1}),
 		"half a tag":               podAnswer([]byte{0x80}),

@@ -297,7 +297,7 @@ func TestLimitInProtobuf(t *testing.T) {
 	}
 }
 
-// Each number has its bit among those of the fields that have come.
+// The number of each field is below 64, as one word has a bit for each field that has arrived.
 func TestNumbersAreSmall(t *testing.T) {
 	if len(schemas()) != len(types) {
 		t.Fatalf("%d of %d resources", len(schemas()), len(types))
@@ -305,7 +305,7 @@ func TestNumbersAreSmall(t *testing.T) {
 	for name, all := range schemas() {
 		for _, m := range all {
 			if len(m.fields) > 64 {
-				t.Errorf("%s has a field %d: which of them have come is kept in 64 bits", name, len(m.fields)-1)
+				t.Errorf("%s has a field %d: 64 bits record which fields have arrived", name, len(m.fields)-1)
 			}
 			for _, f := range m.fields {
 				if f != nil && f.form == nested && len(f.of.fields) > 64 {

@@ -62,8 +62,8 @@ func typesOf[T, L any]() []reflect.Type {
 	return []reflect.Type{reflect.TypeFor[T](), reflect.TypeFor[L]()}
 }
 
-// schemas are those of the types. What is kept is what the kinds name: the Go types have a JSON name and a
-// number of protobuf for each field.
+// schemas are those of the types. What is kept is what the kinds name: the Go types have both the JSON name and the
+// protobuf number of each field.
 var schemas = sync.OnceValue(func() map[string]schema {
 	known := wholes{}
 	all := map[string]schema{}

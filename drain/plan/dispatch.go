@@ -245,7 +245,7 @@ func (f *Fleet) dispatch() (next time.Time) {
 	return next
 }
 
-// send begins the requests that can be begun now, more at once where pods would be late, and returns when others might.
+// send begins the requests that can begin now, more at once if pods would be late, and returns when others might.
 func (f *Fleet) send() (next time.Time) {
 	lent := f.limiter.lend(f.now)
 	next = f.dispatch()
@@ -255,11 +255,11 @@ func (f *Fleet) send() (next time.Time) {
 	return interruption.Earlier(lent, next)
 }
 
-// pace is how many requests have to be under way for those that can go now to go within half of the most urgent one's
-// time, if an answer takes as long as the last ones did.
+// pace is how many requests have to be under way so that all that can go now do so within half of the time that the
+// most urgent one has left, if an answer takes as long as the last ones did.
 //
-// 32 at once would be 160 in a second where the API server takes 200 ms for each, however many it has room for: not all
-// of 15,000 pods whose replacements have come at the same time would be asked to leave in time.
+// If the API server takes 200 ms for each, 32 at once are only 160 a second, however many it has room for. With 15,000
+// pods whose replacements are ready at the same time, some would be asked to leave too late.
 func (f *Fleet) pace() int {
 	waiting, latest := 0, time.Time{}
 	for _, g := range f.groups {

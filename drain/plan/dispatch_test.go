@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// underBudget is a node with so many pods, under a budget that lets so many of them go. Each eviction takes so
-// long.
+// underBudget is a node with that many pods, under a budget that allows that many of them to go. Each eviction takes
+// that long.
 func underBudget(t *testing.T, pods, allowed int, takes time.Duration) *scene {
 	s := newScene(t, 1, holding)
 	b := budget("web", int32(allowed))
@@ -38,9 +38,9 @@ func (s *scene) apart(t *testing.T) (list []time.Duration) {
 	return list
 }
 
-// One eviction under a budget at a time. One that takes its time does not hold up the others for all of it:
-// where the budget lets another go, that follows as soon as it is clear that it is slow, and the rest a moment
-// apart; where not, after a while.
+// Evictions under one budget run one at a time, but a slow one does not hold up the others until it ends. If the
+// budget lets another pod go, that follows as soon as the first is clearly slow, and the rest a moment apart. If not,
+// it follows after a while.
 func TestSlowEvictionsUnderABudget(t *testing.T) {
 	ms := time.Millisecond
 	for _, tt := range []struct {
@@ -63,8 +63,8 @@ func TestSlowEvictionsUnderABudget(t *testing.T) {
 	}
 }
 
-// A pod that has come since its node was marked is held past its wave's turn, until its eviction deadline. Nothing else
-// has to happen for it to leave then.
+// A pod that came after its node was marked is held past its wave's turn, until its eviction deadline. It leaves then
+// even if nothing else happens.
 func TestHeldPastItsWave(t *testing.T) {
 	s := underBudget(t, 0, 1, 20*time.Millisecond)
 	for _, node := range []string{"node-b", "node-c", "node-d"} {
@@ -77,8 +77,8 @@ func TestHeldPastItsWave(t *testing.T) {
 	}
 }
 
-// Where the API server takes a second for each request, more are under way at once as soon as pods would be asked to
-// leave late otherwise. Where there is time for all, there are not.
+// If the API server takes a second for each request, more are under way at once when pods would otherwise be asked to
+// leave late. If there is time for all of them, no more than usual are.
 func TestMoreAtOnceWherePodsWouldBeLate(t *testing.T) {
 	for left, most := range map[time.Duration]int{52 * time.Second: 28 + 84, 2 * time.Minute: 28} { // see limiter
 		s := newScene(t, 1, holding)

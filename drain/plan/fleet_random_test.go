@@ -62,8 +62,7 @@ func randomScene(t *testing.T, seed uint64) *scene {
 	return s
 }
 
-// cancel has a node's interruption cancelled, and perhaps interrupted again after that.
-// Whatever happens to whichever pods: there are never more pods surged than maxSurge allows, no pod is evicted
+// Whatever happens to any of the pods, there are never more pods surged than maxSurge allows, no pod is evicted
 // twice or deleted past its budget, and each whose eviction was granted in time has started by its latest start.
 func TestRandomScenes(t *testing.T) {
 	scenes := 1000

@@ -425,6 +425,7 @@ func (s *scene) web(app string, replicas, maxSurge int) {
 	})
 }
 
+// cancel cancels a node's interruption, and perhaps has the node interrupted again after that.
 func (s *scene) cancel(name string, again bool) {
 	if s.over {
 		return

@@ -67,8 +67,8 @@ func TestStatusBeforeTheDrain(t *testing.T) {
 	}
 }
 
-// What is known of a node that is looked at is good for an answer once its pods' budgets are seen and, where that
-// counts, their Deployments; at the latest after half a second.
+// A node that is only looked at has a good answer once its pods' budgets have been seen and, if they matter, their
+// Deployments; after half a second at the latest.
 func TestStatusIsGoodOnceAllIsSeen(t *testing.T) {
 	surge := holding
 	surge.Strategy = StrategySurge
@@ -112,7 +112,7 @@ func good(f *Fleet, at time.Time) bool {
 	return ok
 }
 
-// A pod that has left is back in a list that comes late, and has gone when that is over: since then.
+// A pod that has left reappears in a list that comes late. It counts as gone from when it disappears again.
 func TestGoneTwice(t *testing.T) {
 	f := NewFleet(holding, 32, 1)
 	f.Apply(now, Set{"node-a", Wanted{NodeState{Deadline: now.Add(2 * time.Minute), Since: now, Capacity: ReadyCapacity}, Drain}})

@@ -64,7 +64,7 @@ func inNamespace(name string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Namespace = name }
 }
 
-// A node with pods of two gangs goes: neither waits for it any more, nor is it remembered.
+// A node with pods of two gangs goes: neither gang waits for it any more, and it isn't remembered.
 func TestGangsOfANodeThatGoes(t *testing.T) {
 	g, first, second := newGangs(), Gang{Name: "first"}, Gang{Name: "second"}
 	late, soon := Departure{At: now.Add(time.Minute)}, Departure{At: now.Add(time.Second)}

@@ -8,7 +8,7 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// gather returns what the node is planned with, and has watched and looked up what is missing.
+// gather returns what the node is planned with, and asks for what is missing to be watched and looked up.
 func (f *Fleet) gather(n *node, state NodeState) Situation {
 	sit := Situation{
 		Policy:      f.policy,
@@ -67,7 +67,7 @@ func lookUpOnce[T any](f *Fleet, n *node, known map[string]T, namespace string, 
 	}
 }
 
-// renew brings up to date what of a situation is known without looking at its pods.
+// renew updates the part of a situation that is known without looking at its pods.
 func (f *Fleet) renew(n *node, sit *Situation, state NodeState) {
 	sit.NodeState, sit.Waves = state, f.waves
 	sit.Refused, sit.Fixed, sit.Came, sit.Answers = n.refused, n.fixed, n.came, n.answers

@@ -160,8 +160,8 @@ func (l *limiter) lend(now time.Time) (next time.Time) {
 	return next
 }
 
-// hurry has requests lend their seats early, the oldest first, until so many can be under way, and reports whether any
-// has. None does soon after a refusal.
+// hurry has requests lend their seats early, the oldest first, until atOnce can be under way, and reports whether any
+// did. None does soon after a refusal.
 func (l *limiter) hurry(now time.Time, atOnce int) (lent bool) {
 	if now.Before(l.calmAt()) {
 		return false
@@ -178,7 +178,8 @@ func (l *limiter) hurry(now time.Time, atOnce int) (lent bool) {
 	return lent
 }
 
-// canLend reports whether the request can lend its seat, if so many of its namespace can.
+// canLend reports whether the request can lend its seat, if at most ofNamespace requests of its namespace may have lent
+// theirs.
 func (l *limiter) canLend(s *seat, ofNamespace int) bool {
 	own := l.of[s.namespace]
 	return !s.lent && l.lent < l.most*lentPerSeat && own.lent+own.asleep < ofNamespace

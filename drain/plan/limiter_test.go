@@ -137,8 +137,8 @@ func TestRequestsThatSleep(t *testing.T) {
 	}
 }
 
-// In a hurry so many are under way as are needed, up to four for each seat. A namespace can have seven eighths, of what
-// is lent and of the seats, so there is room for others. Soon after a refusal there is no hurry.
+// In a hurry, as many are under way as are needed, up to four for each seat. A namespace can have seven eighths of what
+// is lent and of the seats, so there is room for others. Soon after a refusal, nothing is hurried.
 func TestHurry(t *testing.T) {
 	l, made := newLimiter(4), 0
 	hurry := func(atOnce, want int) {

@@ -48,7 +48,7 @@ func (e Replied) apply(f *Fleet) {
 	f.putBack(t.node)
 }
 
-// learnPace takes in how long a request took: the mean of some of the last, as each weighs a sixteenth.
+// learnPace takes in how long a request took. The pace is a moving average in which each request weighs a sixteenth.
 func (f *Fleet) learnPace(took time.Duration) {
 	if f.took == 0 {
 		f.took = took

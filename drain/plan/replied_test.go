@@ -95,7 +95,7 @@ func TestWhoSlowsRequestsDown(t *testing.T) {
 	}
 }
 
-// Another pod of a name, as a StatefulSet makes it, is not the one that was sent away.
+// A new pod with the same name, such as a StatefulSet makes, is not the one that was sent away.
 func TestAnotherPodOfItsName(t *testing.T) {
 	s := newScene(t, 1, holding)
 	s.add(pod("db-0"), "", "node-a", 5*time.Second)

@@ -43,8 +43,8 @@ const (
 )
 
 // answersWithin is how long to wait for the answer to a request. An eviction that was not answered before gets more
-// time, but not past its eviction deadline. A pod that is deleted then has its grace period ahead: what is asked for it
-// just before, or later, is soon given up.
+// time, but not past its eviction deadline. A pod that is deleted then still has its grace period ahead, so an eviction
+// that is requested just before the deadline, or later, is soon given up.
 func answersWithin(now time.Time, d Decision, unansweredBefore bool) time.Duration {
 	if d.Action != Evict {
 		return EvictTimeout

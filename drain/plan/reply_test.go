@@ -26,8 +26,8 @@ func TestRetryIn(t *testing.T) {
 	}
 }
 
-// An answer is waited for for ten seconds, or for what a webhook can take at most if the last one did not come, but not
-// past the eviction deadline. Where the pod is deleted then, three seconds are enough just before and after.
+// The wait for an answer is ten seconds, or as long as a webhook can take if the last answer did not come, but it does
+// not go past the eviction deadline. If the pod is deleted then, three seconds are enough just before it and after.
 func TestAnswersWithin(t *testing.T) {
 	for name, tt := range map[string]struct {
 		left       time.Duration // until the eviction deadline; zero is none

@@ -99,8 +99,8 @@ func TestSharedWatchOutlivesOneDrain(t *testing.T) {
 	}
 }
 
-// A drain that ends before its watches have begun has none begin. One that begins again in that moment has its
-// watches start again.
+// If a drain ends before its watches have begun, none begins. If it begins again at that moment, its watches start
+// again.
 func TestWatchesOfAMoment(t *testing.T) {
 	f := NewFleet(holding, 32, 1)
 	f.Apply(now, Set{"node-a", Wanted{Goal: Cancel}})

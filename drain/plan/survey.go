@@ -10,22 +10,22 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// Survey says what a node's drain would begin with, by one reading of the cluster. It is a [Fleet] that is asked and
-// never carried out: it plans as a process does that takes over at this moment.
+// Survey says what a node's drain would begin with, from one reading of the cluster. It is a [Fleet] that is only
+// asked, and whose requests are never sent: it plans like a process that takes over at this moment.
 type Survey struct {
 	fleet *Fleet
 	node  string
 	now   time.Time
 }
 
-// NewSurvey reads what a Fleet asks for that looks at the node, until it asks for nothing more. Of each subject read
-// returns the events that show all that there is; none leaves it unknown. The first error ends that: the survey then
-// knows what was read before.
+// NewSurvey reads what a Fleet that looks at the node asks for, until it asks for nothing more. For each subject, read
+// returns the events that show all that there is; if there are none, the subject stays unknown. The first error ends
+// that: the survey then knows what was read before.
 func NewSurvey(now time.Time, policy Policy, node string, in NodeState, read func(Subject) ([]Event, error)) (*Survey, error) {
 	s := &Survey{fleet: NewFleet(policy, 0, 0), node: node, now: now}
 	s.fleet.Apply(now, Set{node, Wanted{in, Look}})
-	// A Fleet takes its time to count the pods of Deployments. Nobody has to wait for that here: the clock is turned
-	// forward instead, no farther than a first plan would wait.
+	// A Fleet takes a while to count the pods of Deployments. Nobody has to wait for that here: the clock is moved
+	// forward instead, no further than a first plan would wait.
 	for until := now.Add(lookFor); ; {
 		todo := s.fleet.Next(s.now)
 		for _, subject := range slices.Concat(todo.Watch, todo.LookUp) {
@@ -47,8 +47,8 @@ func NewSurvey(now time.Time, policy Policy, node string, in NodeState, read fun
 	}
 }
 
-// View is what is planned for the node's pods if that is wanted of them now; false if they could not be read. Once
-// they were to leave, they are not only looked at any more.
+// View is what is planned for the node's pods if that is wanted of them now; false if they could not be read. Once a
+// View has wanted a drain, a later one can't go back to only looking.
 func (s *Survey) View(now time.Time, want Wanted) (View, bool) {
 	s.now = interruption.Later(s.now, now)
 	s.fleet.Apply(s.now, Set{s.node, want})
@@ -56,7 +56,7 @@ func (s *Survey) View(now time.Time, want Wanted) (View, bool) {
 	return status.View, s.fleet.nodes[s.node].listed
 }
 
-// Refused is that the API server has refused the pod's eviction before, which no reading shows.
+// Refused notes that the API server has refused the pod's eviction before, which no reading shows.
 func (s *Survey) Refused(pod types.UID) {
 	s.fleet.nodes[s.node].refused[pod] = true
 	s.fleet.plans.sooner(s.fleet.nodes[s.node], s.now)

@@ -99,7 +99,7 @@ func TestSurveyHasWaves(t *testing.T) {
 	}
 }
 
-// A survey of what could not all be read knows the rest; of a node whose pods could not be read it knows nothing.
+// If something could not be read, a survey knows the rest. If it's the node's pods, it knows nothing.
 func TestSurveyOfWhatCouldBeRead(t *testing.T) {
 	away := errors.New("away")
 	in := NodeState{Taint: taint, Deadline: now.Add(time.Second), Capacity: PendingCapacity}

@@ -82,8 +82,8 @@ func TestTurnsUnderWay(t *testing.T) {
 	}
 }
 
-// A turn is in use until the replacement pod can be Ready: counted from when it can have a node, which is now as
-// long as the replacement node boots. A node without a deadline has no turn before those that have one.
+// A turn is in use until the replacement pod can be Ready, counted from when it can have a node. As long as the
+// replacement node boots, that is now. A node without a deadline gets no turn before those that have one.
 func TestTurnsInUse(t *testing.T) {
 	surged := func(ago time.Duration) *corev1.Pod {
 		p := webPod("surged", readyAfter(20*time.Second))

@@ -33,8 +33,8 @@ func PodsOn(ctx context.Context, client rest.Interface, node string) ([]*corev1.
 // Survey reads once what a drain of the node is planned from. It watches nothing and changes nothing. Pods of other
 // nodes under the same budgets are not included.
 //
-// What cannot be read is an error, where the daemon would try again or make do without: a plan must not say what
-// would only be true of half a cluster.
+// If something cannot be read, that is an error here, where the daemon would try again or do without: a plan must not
+// say what would only be true of half a cluster.
 func Survey(ctx context.Context, c Clients, node string, in plan.NodeState, policy plan.Policy) (*plan.Survey, error) {
 	return plan.NewSurvey(time.Now(), policy, node, in, func(s plan.Subject) ([]plan.Event, error) { return c.all(ctx, s) })
 }

@@ -147,8 +147,8 @@ func (d dice) swell(meta *metav1.ObjectMeta, spec *corev1.PodSpec, size int) {
 // keptBytes is about as much as spot-handler keeps of one object of a tenant.
 const keptBytes = 16 << 10
 
-// sixfold is how much longer an escape character is in JSON, in which most kinds are read, than where the
-// control plane stores it.
+// sixfold is how much longer an escape character is in JSON, in which most kinds are read, than in the control
+// plane's store.
 const sixfold = 6
 
 // fill makes an object large by its metadata.

@@ -17,7 +17,7 @@
 //   - A Deployment has one ReplicaSet, and nothing rolls out.
 //   - The scheduler knows resources, cordons, taints, node affinity and attached volumes. It prefers nodes as the real
 //     one does, but for ties, and does not make pods wait that it has found no room for.
-//   - Karpenter has two NodePools, launches what it is asked for without looking at requirements but capacity type,
+//   - Karpenter has two NodePools, launches what it is asked for and looks at no requirements except capacity type,
 //     zone and size, and consolidates empty nodes only.
 //   - An instance that hibernates does not wake up, and nothing comes back after a reboot.
 //   - The clocks of the daemon and of EC2 agree, and the daemon's own pods run on no node.
@@ -52,11 +52,11 @@
 //
 // # What it finds
 //
-// 18 defects that reviews had once found in drains and replacements were put back, one at a time. This is the first
-// round that broke, of up to 2,000 from one seed. Rounds in which a defect makes no difference, such as those without
-// the fault that it needs, count, but were not played.
+// 18 defects that reviews had once found in drains and replacements were put back, one at a time. The table gives the
+// first round that broke an invariant, of up to 2,000 from one seed. Rounds in which a defect can make no difference,
+// such as those without the fault that it needs, count, but were not played.
 //
-//	after  put back
+//	round  defect
 //	   14  the record is written before the drain begins, and the write can take a minute
 //	   42  a replacement leaves reserved machines unused
 //	   55  a pod that came back within the second in which its node was marked is evicted again
@@ -76,9 +76,9 @@
 //	    -  a window that has begun is the deadline of a later interruption
 //	    -  an instance waits out of its group for a replacement that never comes
 //
-// The last six need more than rounds have, or have too rarely: two pods of a set on lost nodes with spare room for
-// their replacement pods, dozens of pods due in the same second, a write that is late by as much as an instance takes
-// to hibernate, or a group that was made smaller at the wrong moment. The unit tests hold them.
+// The last six need what rounds never have, or too rarely: two pods of a set on lost nodes with spare room for their
+// replacement pods, dozens of pods due in the same second, a write that is late by as much as an instance takes to
+// hibernate, or a group that was made smaller at the wrong moment. Unit tests cover them.
 //
 // # Reproducing
 //

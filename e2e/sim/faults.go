@@ -145,7 +145,7 @@ func (w *World) begin(name string, f Fault) {
 	}
 	if f.What == FaultOlder {
 		w.BreakWatches(nil, func(*memapi.Kind) bool { return true })
-		behind := min(f.Behind, time.Since(w.began)-time.Second) // a cache has been filled once, with what there was
+		behind := min(f.Behind, time.Since(w.began)-time.Second) // no cache is older than the cluster
 		w.FallBehind(behind, func(k *memapi.Kind) bool { return f.Plural == "" || k.Plural == f.Plural })
 	}
 	w.faulty.under[name] = f
@@ -325,8 +325,8 @@ func (w *World) admit(ctx context.Context, q *memapi.Request) error {
 	return nil
 }
 
-// holdsUp is how long a webhook takes that is a reason for an eviction to be late. One that is only slow is none, however
-// many evictions it sees.
+// holdsUp is how long a webhook has to take to excuse a late eviction. One that is only slow is no excuse, however many
+// evictions it sees.
 const holdsUp = 2 * time.Second
 
 // reaches returns why a process does not reach AWS. The metadata service is on the same machine.

@@ -63,11 +63,11 @@ func (j *judge) judgeDetach(by, id string, form url.Values) {
 	}
 }
 
-// recognizedBy is how long an instance is Ready, and another waits for it, until that is known.
+// recognizedBy is how long it can take until an instance that another waits for is known to be Ready.
 const recognizedBy = 40 * time.Second
 
-// judgeAhead: an instance that has left its group does not wait for another when the one is Ready that the group has
-// launched ahead for it. It knows only groups that nobody makes larger or smaller.
+// judgeAhead: an instance that has left its group does not wait for another once the one that the group launched ahead
+// for it is Ready. It knows only groups that nobody makes larger or smaller.
 func (j *judge) judgeAhead(i *instance) {
 	w := j.w
 	if !slices.Contains(w.Scene.Flags, "--provisioner=asg") || w.Scene.Karpenter.Provisions || len(w.Scene.ScaleIns) > 0 {

@@ -274,7 +274,8 @@ func onItsWayBack(rec interruption.Record) bool {
 	return rec.Returns() && time.Since(rec.Received) < mayReturn
 }
 
-// waitsForLong reports whether pods have left the node within a while, one of which had a quarter of an hour for that.
+// waitsForLong reports whether the node has had a pod with a grace period of a quarter of an hour, and has made
+// progress within about that time.
 func (j *judge) waitsForLong(node string) bool {
 	life, long := j.nodes[node], false
 	for _, pod := range j.pods {

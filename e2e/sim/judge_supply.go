@@ -14,8 +14,8 @@ import (
 	"spot-handler/handler/provisioner/karpenter"
 )
 
-// judgeUse: wherever the machine of a replacement can be, the pods can run that select a zone. It knows only pods that
-// go with any node, and that have been there for a while.
+// judgeUse: pods that select a zone can run wherever the machine of a replacement can be. It knows only pods that go
+// with any node, and that have been there for a while.
 func (j *judge) judgeUse(claim custom, i *instance) {
 	if slices.Contains(j.w.Scene.Flags, "--replacement=when-needed") || claim.GetLabels()["karpenter.sh/nodepool"] != PoolFallback {
 		return // some have room elsewhere, or can't be on a spot instance, as what was lost lately is left out
@@ -56,8 +56,8 @@ func (j *judge) judgePaid(claim custom, i *instance) {
 	}
 }
 
-// judgeLimit holds what we have asked for to the limit of its pool. Whoever asks knows what Karpenter has asked for a
-// while ago, and of the types only that one that fits has less than twice what is asked for, or a processor.
+// judgeLimit holds what we have asked for to the limit of its pool. The daemon knows only what Karpenter asked for a
+// while ago. About the types it knows only that one that fits has less than twice what is asked for, or one processor.
 func (j *judge) judgeLimit(claim custom, i *instance) {
 	limit := j.w.Scene.Karpenter.Limit
 	if claim.GetLabels()[karpenter.ReplacesLabel] == "" || limit == 0 || i.pool != PoolFallback || j.twoLead() {
@@ -112,7 +112,7 @@ func (j *judge) judgeRoom(node *corev1.Node, was, rec interruption.Record) {
 	}
 }
 
-// cameBack reports whether the pod has come to its interrupted node since that was marked: it tolerates that, and can
+// cameBack reports whether the pod came to its interrupted node after that was marked: it tolerates the mark, and can
 // come again if it's evicted.
 func (j *judge) cameBack(pod *corev1.Pod) bool {
 	life, fate := j.pods[pod.UID], j.nodes[pod.Spec.NodeName]
@@ -131,8 +131,8 @@ func (j *judge) cameBack(pod *corev1.Pod) bool {
 	return !first.IsZero() && life.bound.After(first)
 }
 
-// judgeBack: a pod that has come in spite of everything that says that the node is about to end is left there. Who begins
-// to lead has not seen it come, and knows of it only what its creation tells, in whole seconds.
+// judgeBack: a pod that came although everything says that the node is interrupted is left there. A new leader has not
+// seen it come, and knows only its creation time, in whole seconds.
 func (j *judge) judgeBack(life *podLife, node *corev1.Node) {
 	rec, has := recordOf(node)
 	if !has || !toleratesAll(life.pod) || metav1.GetControllerOf(life.pod) == nil || j.twoLead() {
@@ -144,8 +144,8 @@ func (j *judge) judgeBack(life *podLife, node *corev1.Node) {
 	}
 }
 
-// judgeDeadline: the record says when EC2 interrupts the instance. What EC2 had scheduled before that, and not done in
-// time, does not matter any more.
+// judgeDeadline: the record says when EC2 interrupts the instance. What EC2 had scheduled earlier, and did not do in
+// time, no longer matters.
 func (j *judge) judgeDeadline(node *corev1.Node, rec interruption.Record, fate *nodeLife) {
 	l := fate.loss
 	if !fate.rehearsed.IsZero() || rec.Phase.Over() {

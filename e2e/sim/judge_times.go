@@ -102,7 +102,7 @@ func (j *judge) judgeUntil(life *podLife, recorded, deadline time.Time) {
 // evictionTakes is how long the API server takes at most for each of many evictions under one budget.
 const evictionTakes = 70 * time.Millisecond
 
-// oneByOne is how late the last pod of the workload can be, as a budget is charged for one after the other.
+// oneByOne is how late the last pod of the workload can be, as a budget is charged for one pod after the other.
 func (j *judge) oneByOne(pod *corev1.Pod) (late time.Duration) {
 	for _, life := range j.pods {
 		if life.pod.Labels[appLabel] == pod.Labels[appLabel] && life.pod.Spec.NodeName != "" && j.noticed(life.pod.Spec.NodeName) {
@@ -112,7 +112,7 @@ func (j *judge) oneByOne(pod *corev1.Pod) (late time.Duration) {
 	return late
 }
 
-// judgeLate: where it was too late for a whole grace period, the pod is asked to end as soon as can be.
+// judgeLate: if it was too late for a whole grace period, the pod is asked to end as soon as possible.
 func (j *judge) judgeLate(life *podLife, able time.Time, held bool) {
 	// One that came with the cordon, or in the 10 s after it, might be put back by its controller: it is evicted
 	// when that is known.

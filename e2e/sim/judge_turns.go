@@ -10,11 +10,11 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// quarterOfTTL is how long a node keeps its turn without any progress: a quarter of the TTL of the scenes, and until
-// that is noticed.
+// quarterOfTTL is how long a node keeps its turn without any progress: a quarter of the TTL of the scenes, plus the
+// time until that is noticed.
 const quarterOfTTL = time.Minute + 15*time.Second
 
-// startsIn is how long before the end of a recommendation its turn has to come, to be of use.
+// startsIn is how long before the end of a recommendation its turn has to come to be of any use.
 const startsIn = 45 * time.Second
 
 // judgeTurn: a recommendation that comes to nothing has had its turn, unless others had theirs and moved on. It knows

@@ -32,7 +32,7 @@ type Scene struct {
 	// Ahead is how far the cluster's clock is ahead of the daemon's and EC2's.
 	Ahead time.Duration
 
-	// Webhook is how long an admission webhook takes that sees every eviction, as a policy engine does; 0: there is
+	// Webhook is how long an admission webhook that sees every eviction takes, such as a policy engine's; 0: there is
 	// none.
 	Webhook time.Duration
 
@@ -107,7 +107,7 @@ type Loss struct {
 	Renews bool          // the second copy is an announcement of its own, with a deadline that is earlier by renewedBy
 	Lead   time.Duration // from the announcement to the deadline; 0: there is none
 
-	// Hibernates: EC2 hibernates the instance in place of ending it, which begins at once.
+	// Hibernates: EC2 hibernates the instance instead of terminating it, and begins at once.
 	Hibernates bool
 
 	Takes  bool
@@ -176,7 +176,7 @@ type Rates struct {
 	Lag      time.Duration
 }
 
-// rare reports whether so few requests fail that a drain is not later for it.
+// rare reports whether so few requests fail that they don't make a drain late.
 func (r Rates) rare() bool {
 	return max(r.Error, r.Slow, r.Lost, r.Conflict) <= 0.01 && r.Cut == 0 && r.Lag <= 20*time.Millisecond
 }
@@ -339,7 +339,7 @@ func (s *Scene) drawWorkloads(d Draw) {
 // longGrace is a grace period for which notices are too short, in seconds.
 const longGrace = 15 * 60
 
-// drawMany makes some workloads ones of many small pods, of which more than a few may go at a time.
+// drawMany gives some workloads many small pods, of which more than a few may go at a time.
 func (w *Workload) drawMany(d Draw) {
 	if !d.Chance(0.05, w.Name, "many") {
 		return
@@ -439,8 +439,8 @@ func drawRetirement(d Draw, l Loss) Loss {
 	return l
 }
 
-// drawOvertaken has EC2 leave the instance of the last loss, which it has scheduled, beyond the beginning of its window,
-// and interrupt it before it acts.
+// drawOvertaken has EC2 leave the instance of the last loss, a scheduled event, running past the beginning of the
+// event's window, and interrupt it before it acts on the event.
 func (s *Scene) drawOvertaken(d Draw) Loss {
 	scheduled := &s.Losses[len(s.Losses)-1]
 	scheduled.Takes, scheduled.Cancel = false, 0

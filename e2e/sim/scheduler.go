@@ -150,8 +150,8 @@ func (w *World) spread(fit []*corev1.Node, on map[string]burden) []float64 {
 	return scores
 }
 
-// isOpen reports whether the scheduler may place the pod on the node, as far as that is marked. A cordon is a taint, too,
-// and so is that Karpenter ends the node.
+// isOpen reports whether the node's marks let the scheduler place the pod on it. A cordon is also a taint, and so is
+// Karpenter's mark on a node that it is removing.
 func isOpen(node *corev1.Node, pod *corev1.Pod) bool {
 	if !isReady(node) || node.DeletionTimestamp != nil {
 		return false

@@ -137,7 +137,7 @@ func (a *Accepter) explain(ctx context.Context, node *corev1.Node, n interruptio
 }
 
 // plan logs the replacement and the decision about every pod. As in a real run, the drain begins when the
-// replacement has been asked for, which the pods size.
+// replacement, whose size depends on the pods, has been asked for.
 func (a *Accepter) plan(ctx context.Context, node *corev1.Node, rec interruption.Record, survey *plan.Survey, in plan.NodeState) error {
 	view, _ := survey.View(time.Now(), plan.Wanted{NodeState: in, Goal: plan.Look})
 	replacement, err := a.replacement(ctx, node, rec, view)

@@ -89,8 +89,8 @@ func TestReschedules(t *testing.T) {
 	}
 }
 
-// The other source's name for an announcement is known by its deadline, within two seconds, or, if one of the sources
-// gives none, by when EC2 announced it.
+// A notice is recognized as the other source's announcement if their deadlines are within two seconds of each other,
+// or, if one of the sources gives none, by when EC2 announced it.
 func TestRepeats(t *testing.T) {
 	minute := t0.Add(time.Minute)
 	for name, tt := range map[string]struct {

@@ -55,8 +55,8 @@ func TestTriedPoolsCount(t *testing.T) {
 	b.wantLog(1)
 }
 
-// A replacement that was seen requested is timed until it is Ready; of a node that was forgotten meanwhile, as its
-// record went, that isn't known.
+// A replacement that was seen as requested is timed until it is Ready. If its node was forgotten meanwhile, as the
+// record went, the time isn't known.
 func TestReadyIsTimedFromTheFirstAnswer(t *testing.T) {
 	for forgotten, want := range map[bool]uint64{false: 1, true: 0} {
 		synctest.Test(t, func(t *testing.T) {
@@ -101,8 +101,8 @@ func TestCause(t *testing.T) {
 	}
 }
 
-// What was said is said once, until there are more than a thousand texts: then all are said again, and as many are
-// remembered as before.
+// A text is said once, until there are more than a thousand of them. Then all are said again, and again up to a
+// thousand are remembered.
 func TestOnce(t *testing.T) {
 	var o Once
 	for i := range 1000 {

@@ -193,7 +193,7 @@ func TestFileThatIsMissing(t *testing.T) {
 	}
 }
 
-// What is no proxy's URL is refused without repeating it, as it may hold a password.
+// A text that isn't the URL of a proxy is refused without repeating it, as it may hold a password.
 func TestParseProxyRefuses(t *testing.T) {
 	for _, text := range []string{"", "secret:3128", "http://", "http://secret%zz", "http://secret\x7f", "ftp://secret:21", "://secret"} {
 		if u, err := ParseProxy(text); err == nil || strings.Contains(err.Error(), "secret") {

@@ -66,7 +66,7 @@ func TestNotesThatFail(t *testing.T) {
 	}
 }
 
-// Whoever waits for the Notifier waits for the annotations that are being written, too.
+// Waiting for the Notifier includes waiting for the annotations that are being written.
 func TestWaitForNotes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := clientThrough(t, roundTrip(func(r *http.Request) (*http.Response, error) {

@@ -165,7 +165,7 @@ func TestFitTo(t *testing.T) {
 	}
 }
 
-// Whoever names the node of a pod, as the DaemonSet controller does, wants that one: no replacement is it.
+// A pod that names its node, as the DaemonSet controller's do, needs that very node: no replacement can be it.
 func TestOneCertainNode(t *testing.T) {
 	p := affine(where("team", "In", "web"))
 	p.Name = "pinned"

@@ -195,7 +195,7 @@ func TestIdle(t *testing.T) {
 }
 
 // An operator removes the record, and nobody calls: within 10 s the placeholders are gone. If their PodTemplate
-// can't be removed, they stay, as it's found by them, and it is tried again.
+// can't be removed, they stay, as it can only be found through them, and its removal is tried again.
 func TestRecordIsRemoved(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rec := spot(2 * time.Minute)

@@ -239,7 +239,8 @@ func TestFixOfSpread(t *testing.T) {
 	}
 }
 
-// Pods that keep off each other's nodes are to be as many as have one each when a node is lost, and one at least.
+// If pods keep off each other's nodes, the fix names as many as still get a node each when one is lost, but at least
+// one.
 func TestFixOfPodsApart(t *testing.T) {
 	for nodes, want := range map[int]string{1: "--replicas=1", 2: "--replicas=1", 3: "--replicas=2"} {
 		s := Snapshot{
@@ -258,7 +259,8 @@ func TestFixOfPodsApart(t *testing.T) {
 	}
 }
 
-// The toleration of every taint is removed by its place, as long as it is there, where there is a template to change.
+// If there is a template to change, the fix removes the toleration of every taint by its index, and only if it is still
+// there.
 func TestFixOfTolerations(t *testing.T) {
 	tolerant := func(p *Pod) {
 		p.Spec.Tolerations = []corev1.Toleration{{Key: "a"}, {Operator: corev1.TolerationOpExists}}

@@ -61,10 +61,10 @@ func NewSnapshot(c cluster.Cluster, o Options) Snapshot {
 		}
 		safe[n.Name] = !atRisk(n)
 	}
-	// This is a question to the rules, and not to a Fleet, which answers what a drain would do at this moment. It would
-	// have to be shown a cluster that there is not: without disruption budgets, as those have checks of their own,
-	// without namespaces' preferences, which are not read, and with Deployments that are never rolled out. And it
-	// plans each of thousands of nodes three times until it knows all that it asks for, which takes seconds.
+	// This asks the rules, not a Fleet, which says what a drain would do right now. A Fleet would have to be shown a
+	// cluster that doesn't exist: without disruption budgets, as those have checks of their own, without namespaces'
+	// preferences, which are not read, and with Deployments that are never rolled out. It would also plan each of
+	// thousands of nodes three times before it knows all that it asks for, which takes seconds.
 	around := plan.Situation{
 		NodeState: plan.NodeState{
 			Taint:    marks.Taint(interruption.Record{Kind: interruption.SpotInterruption}),

@@ -156,7 +156,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// All of a list's fields are messages: what isn't one is no list, however long it says to be.
+// All of a list's fields are messages: anything else isn't a list, whatever length it claims to have.
 func TestNoList(t *testing.T) {
 	for name, answer := range map[string]string{
 		"a number":          "\x10\x05",

@@ -291,7 +291,7 @@ func TestDesiredPods(t *testing.T) {
 	}
 }
 
-// Budgets come in the order of their names, whatever order they were seen in.
+// Budgets are ordered by name, whatever order they were seen in.
 func TestOrderOfBudgets(t *testing.T) {
 	s := newScene()
 	for _, name := range []string{"c", "a", "d", "b"} {
@@ -413,7 +413,7 @@ func TestColourOfReadyPods(t *testing.T) {
 	}
 }
 
-// Six workloads are shown, and of more it is said how many there are.
+// Six workloads are shown; the rest are only counted.
 func TestMoreWorkloads(t *testing.T) {
 	for n, want := range map[int]string{6: "", 7: "and 1 more workload", 9: "and 3 more workloads"} {
 		var r Recording

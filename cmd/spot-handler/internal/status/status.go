@@ -215,8 +215,8 @@ func (n interrupted) count() (c Pods) {
 	return c
 }
 
-// Leaving are those of a node's pods that have to leave it, as the drain judges by the pods alone: of many nodes, and
-// of every pod that is observed, nothing else is read that a [plan.Survey] could answer from.
+// Leaving are those of a node's pods that have to leave it, as the drain judges by the pods alone. Callers
+// ask about many nodes, or about every pod that they observe, and read nothing else that a [plan.Survey] would need.
 func Leaving(now time.Time, rec interruption.Record, pods []*corev1.Pod) []*corev1.Pod {
 	in := plan.NodeState{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rec.Deadline}
 	return plan.ViewOf(plan.Plan(now, plan.Situation{NodeState: in, Pods: pods})).Moving
