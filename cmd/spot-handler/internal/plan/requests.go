@@ -19,6 +19,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
 	"spot-handler/drain"
@@ -96,6 +97,7 @@ func (q *Requests) tryToCreate(next http.RoundTripper, r *http.Request) (*http.R
 		return nil, err
 	}
 	r.Body = io.NopCloser(bytes.NewReader(c.Object))
+	r.Header.Set("Accept", runtime.ContentTypeJSON) // noteCreation reads the answer
 	answer, err := next.RoundTrip(r)
 	if err != nil {
 		return nil, err

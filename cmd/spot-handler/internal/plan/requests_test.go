@@ -63,7 +63,11 @@ func TestRefusedRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := q.Over(promhttp.RoundTripperFunc(func(*http.Request) (*http.Response, error) {
+	r.Header.Set("Accept", "application/vnd.kubernetes.protobuf,application/json") // as the daemon's clients ask
+	answer, err := q.Over(promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+		if accept := r.Header.Get("Accept"); accept != "application/json" {
+			t.Errorf("asks for %s, want JSON, which is read here", accept)
+		}
 		return &http.Response{StatusCode: http.StatusForbidden, Body: io.NopCloser(strings.NewReader(status))}, nil
 	})).RoundTrip(r)
 	if err != nil {
