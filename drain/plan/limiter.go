@@ -36,7 +36,8 @@ const (
 //
 // An eviction that has met another at its disruption budget sleeps in the API server, see [lane]. It lends
 // its seat too, as soon as it takes longer than others: nothing hangs, so its namespace keeps its seats. So do
-// requests that are only slow, if others would be late: see hurry.
+// requests that are only slow, if others would be late: see hurry. One that is not answered within patience all the
+// same counts as any other that hangs.
 type limiter struct {
 	most     int     // seats
 	limit    int     // of them, those that can be taken now
@@ -54,8 +55,9 @@ type limiter struct {
 type seat struct {
 	namespace string
 	lends     time.Time // when it is lent
-	sleeps    bool      // and then its request sleeps, or is only slow
+	sleeps    bool      // and then its request sleeps
 	lent      bool
+	early     bool // it was lent before its time, in a hurry
 }
 
 // seatShare is what a namespace has.
@@ -105,7 +107,7 @@ func (l *limiter) end(now time.Time, s *seat, busy bool) {
 	l.seats = slices.DeleteFunc(l.seats, func(other *seat) bool { return other == s })
 	own := l.of[s.namespace]
 	switch {
-	case s.lent && s.sleeps:
+	case s.lent && (s.sleeps || s.early):
 		own.asleep--
 		l.lent--
 	case s.lent:
@@ -147,7 +149,11 @@ func (l *limiter) adapt(now time.Time, busy bool) {
 // none does.
 func (l *limiter) lend(now time.Time) (next time.Time) {
 	for _, s := range l.seats {
-		if !l.canLend(s, (l.most*lentPerSeat+1)/2) {
+		if s.early && !s.sleeps && !now.Before(s.lends) {
+			own := l.of[s.namespace]
+			s.early, own.asleep, own.lent = false, own.asleep-1, own.lent+1
+		}
+		if !l.canLend(s, l.half()) {
 			continue
 		}
 		at := interruption.Later(s.lends, l.calmAt())
@@ -170,13 +176,20 @@ func (l *limiter) hurry(now time.Time, atOnce int) (lent bool) {
 		if l.limit+l.lent >= atOnce {
 			break
 		}
-		if l.canLend(s, l.most*lentPerSeat*7/8) {
-			s.sleeps, lent = true, true
+		most := l.most * lentPerSeat * 7 / 8
+		if l.of[s.namespace].lent > 0 { // some of its requests hang
+			most = l.half()
+		}
+		if l.canLend(s, most) {
+			s.early, lent = true, true
 			l.lendSeat(s)
 		}
 	}
 	return lent
 }
+
+// half is of the requests that can be under way without a seat.
+func (l *limiter) half() int { return (l.most*lentPerSeat + 1) / 2 }
 
 // canLend reports whether the request can lend its seat, if at most ofNamespace requests of its namespace may have lent
 // theirs.
@@ -188,7 +201,7 @@ func (l *limiter) canLend(s *seat, ofNamespace int) bool {
 func (l *limiter) lendSeat(s *seat) {
 	own := l.of[s.namespace]
 	s.lent = true
-	if s.sleeps {
+	if s.sleeps || s.early {
 		own.asleep++
 	} else {
 		own.lent++

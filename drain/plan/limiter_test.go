@@ -168,6 +168,22 @@ func TestHurry(t *testing.T) {
 		t.Errorf("a namespace in a hurry has %+v, want three seats, and ten requests without one", own)
 	}
 
+	// What is not answered within three seconds hangs, whoever was in a hurry.
+	at := now.Add(patience)
+	l.lend(at)
+	if own := l.of["shop"]; own.active != 3 || own.asleep != 0 || own.lent != 10 || l.room("shop") {
+		t.Errorf("a namespace whose requests hang has %+v, room for more: %t; want none, and ten that have lent their seats", own, l.room("shop"))
+	}
+	if l.hurry(at, 100) {
+		t.Error("more seats are lent for a namespace whose requests hang")
+	}
+	for len(l.seats) > 0 {
+		l.end(at, l.seats[0], false)
+	}
+	if l.active+l.lent+len(l.of) != 0 {
+		t.Errorf("%d under way, %d lent, %d namespaces after all have ended", l.active, l.lent, len(l.of))
+	}
+
 	l, made = newLimiter(4), 0
 	l.end(now.Add(time.Millisecond-calm), l.fill(now, &made)[0], true)
 	before := l.active
