@@ -118,8 +118,8 @@ func (j *judge) judgeTerminate(by, id string) {
 	if !has || !ours || !mayRelease(node) {
 		j.breaks(notOurs, "%s terminates %s, and its record is %s", by, i.node, summary(rec, has))
 	}
-	if released && rec.Phase == interruption.DeadlineReached {
-		return // EC2 would have done it then
+	if end := rec.DrainEnd(); released && (rec.Phase == interruption.DeadlineReached || !end.IsZero() && !time.Now().Before(end)) {
+		return // EC2 would have done it then, and the record may not say yet that time is up
 	}
 	for _, pod := range j.w.podsOn(i.node) {
 		if life := j.pods[pod.UID]; hasToMove(pod) && life != nil && time.Since(life.bound) > justBound && !j.cameBack(pod) {
