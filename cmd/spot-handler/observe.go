@@ -102,34 +102,44 @@ func (c *caller) follow(ctx context.Context, observer *observe.Observer, namespa
 	go func() { watched <- cluster.Watch(ctx, observer, ready) }()
 	ticker := time.NewTicker(frame)
 	defer ticker.Stop()
-	printed := map[string]bool{}
-	show := func(now time.Time) {
-		if screen.Live() {
-			screen.Show(observer.View(now, screen.Columns(), screen.Rows()))
-			return
-		}
-		r := observer.Recording(now)
-		for _, h := range r.Happenings() {
-			if line := r.Line(h); !printed[line] {
-				printed[line] = true
-				_ = screen.Print(line)
-			}
-		}
-	}
+	shown := picture{screen, map[string]bool{}}
 	for {
 		select {
 		case err := <-watched:
 			if err == nil { // what came since the last picture
-				show(time.Now())
+				shown.show(observer, time.Now())
 			}
 			return err
 		case <-ticker.C:
 		}
 		now := time.Now()
-		show(now)
+		shown.show(observer, now)
 		if observer.Over(now) {
 			cancel()
 			return <-watched
+		}
+	}
+}
+
+// picture is what is shown of interruptions that are under way.
+type picture struct {
+	screen  *console.Screen
+	printed map[string]bool // the lines, where nothing can be redrawn
+}
+
+func (p picture) show(what interface {
+	View(now time.Time, columns, rows int) []string
+	Recording(now time.Time) observe.Recording
+}, now time.Time) {
+	if p.screen.Live() {
+		p.screen.Show(what.View(now, p.screen.Columns(), p.screen.Rows()))
+		return
+	}
+	r := what.Recording(now)
+	for _, h := range r.Happenings() {
+		if line := r.Line(h); !p.printed[line] {
+			p.printed[line] = true
+			_ = p.screen.Print(line)
 		}
 	}
 }

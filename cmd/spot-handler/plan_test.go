@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"spot-handler/cmd/spot-handler/internal/plan"
 )
@@ -16,8 +17,9 @@ func TestPlanCommand(t *testing.T) {
 		code      int
 		out, err  string
 	}{
-		"a node":             {"", []string{"plan", "node-1", "--stop-time=3s"}, 1, "1 node lost: 1 pod, 1 grace period cut short", "list volumeattachments"},
-		"what was assumed":   {"", []string{"plan", "node-1", "--stop-time=3s"}, 1, "stop 3 s (--stop-time)", ""},
+		"a node":             {"", []string{"plan", "node-1", "--stop-time=3s"}, 0, "1 node lost: 1 pod, 1 grace period cut short", ""},
+		"not all is read":    {"volumeattachments", []string{"plan", "node-1", "--stop-time=3s"}, 1, "1 node lost: 1 pod, 1 grace period cut short", "list volumeattachments: not allowed"},
+		"what was assumed":   {"", []string{"plan", "node-1", "--stop-time=3s"}, 0, "stop 3 s (--stop-time)", ""},
 		"no offerings":       {"configmaps", []string{"plan", "node-1", "--daemon-namespace=ops"}, 1, "1 node lost: 1 pod", "read lost offerings: not allowed"},
 		"bad offerings":      {"", []string{"plan", "node-1", "--daemon-namespace=hostile"}, 1, "1 node lost: 1 pod", `read lost offerings: "\x1b[2J" is no value of a label`},
 		"no nodes":           {"/nodes", []string{"plan", "node-1"}, 1, "", "list nodes: not allowed"},
@@ -40,8 +42,27 @@ func TestPlanCommand(t *testing.T) {
 	}
 }
 
-func TestPlanForPrograms(t *testing.T) {
+// Each assumption can be given, and the forecast says which were.
+func TestAssumptionsThatAreGiven(t *testing.T) {
 	t.Setenv("KUBECONFIG", readOnly(t, ""))
+	var stdout, stderr bytes.Buffer
+	args := []string{"plan", "node-1", "-o", "json", "--boot-time=11s", "--ready-time=12s", "--stop-time=13s", "--detach-time=14s"}
+	run(t.Context(), args, func(string) string { return "" }, &stdout, &stderr)
+	var f plan.Forecast
+	if err := json.Unmarshal(stdout.Bytes(), &f); err != nil {
+		t.Fatalf("%v\n%s%s", err, &stdout, &stderr)
+	}
+	a := f.Assumptions
+	for i, got := range []plan.Assumption{a.Boot, a.Ready, a.Stop, a.Detach} {
+		name := []string{"--boot-time", "--ready-time", "--stop-time", "--detach-time"}[i]
+		if want := time.Duration(11+i) * time.Second; got.Duration() != want || got.From != name {
+			t.Errorf("%s: %s from %q, want %s", name, got.Duration(), got.From, want)
+		}
+	}
+}
+
+func TestPlanForPrograms(t *testing.T) {
+	t.Setenv("KUBECONFIG", readOnly(t, "volumeattachments"))
 	var stdout, stderr bytes.Buffer
 	run(t.Context(), []string{"plan", "node-1", "-o", "json"}, func(string) string { return "" }, &stdout, &stderr)
 	var f plan.Forecast

@@ -2,6 +2,7 @@ package main
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,5 +68,22 @@ func TestDraw(t *testing.T) {
 				t.Errorf("drawn %q, %v; want %q", namesOf(got), err, tt.want)
 			}
 		})
+	}
+}
+
+func TestWhatARehearsalMayDraw(t *testing.T) {
+	for _, tt := range []struct {
+		random, maxShare int
+		names            []string
+		want             string // part of the error; empty: it is valid
+	}{
+		{0, 0, []string{"spot-1"}, ""}, {1, 0, nil, ""}, {3, 100, nil, ""},
+		{-1, 0, nil, "--random=-1"}, {1, 0, []string{"spot-1"}, "--random=1"},
+		{1, -1, nil, "--max-share=-1"}, {1, 101, nil, "--max-share=101"},
+	} {
+		err := (&rehearseCommand{random: tt.random, maxShare: tt.maxShare, chosen: selection{names: tt.names}}).validate()
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("--random=%d --max-share=%d %q: %v, want %q", tt.random, tt.maxShare, tt.names, err, tt.want)
+		}
 	}
 }

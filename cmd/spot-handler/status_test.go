@@ -53,6 +53,7 @@ func readOnly(t *testing.T, forbidden string) (kubeconfig string) {
 	for path, kind := range map[string]string{
 		"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings": "ClusterRoleBinding", "/apis/apps/v1/deployments": "Deployment", "/apis/apps/v1/statefulsets": "StatefulSet", "/apis/apps/v1/replicasets": "ReplicaSet",
 		"/apis/apps/v1/daemonsets": "DaemonSet", "/api/v1/persistentvolumeclaims": "PersistentVolumeClaim", "/api/v1/persistentvolumes": "PersistentVolume", "/api/v1/resourcequotas": "ResourceQuota",
+		"/apis/storage.k8s.io/v1/volumeattachments": "VolumeAttachment", "/api/v1/namespaces": "Namespace",
 	} {
 		version := strings.TrimPrefix(strings.TrimPrefix(path[:strings.LastIndex(path, "/")], "/apis/"), "/api/")
 		answers[path] = map[string]any{"apiVersion": version, "kind": kind + "List", "items": []any{}}
