@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
@@ -28,6 +29,8 @@ type commonFlags struct {
 	// daemonNamespace is where spot-handler is installed; empty if it has to be found.
 	daemonNamespace string
 	format          console.Format
+
+	cluster *rest.Config // nil: the one that the flags name
 }
 
 // define gives cmd its flags: those of its own groups, then those of the output, then those of the
@@ -72,9 +75,12 @@ func (a *commonFlags) clientConfig() clientcmd.ClientConfig {
 // connect returns clients with the permissions of the person who asks.
 func (a *commonFlags) connect() (*caller, error) {
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // client-go's log is not part of an answer
-	conf, err := a.clientConfig().ClientConfig()
-	if err != nil {
-		return nil, fmt.Errorf("%w: find the cluster with --kubeconfig, --context or KUBECONFIG: %w", errUsage, err)
+	conf := a.cluster
+	if conf == nil {
+		var err error
+		if conf, err = a.clientConfig().ClientConfig(); err != nil {
+			return nil, fmt.Errorf("%w: find the cluster with --kubeconfig, --context or KUBECONFIG: %w", errUsage, err)
+		}
 	}
 	c, err := newCaller(paced(conf, "spot-handler-command"))
 	if err == nil {

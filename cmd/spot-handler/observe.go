@@ -39,8 +39,9 @@ func (f *outcomeFlags) define(flags group) {
 		"exit with 3 unless it ends as these `requirements` say, such as left=0,dip=0,slack=20s")
 }
 
-func newObserve() *cobra.Command {
-	o := &observeCommand{}
+func newObserve() *cobra.Command { return new(observeCommand).command() }
+
+func (o *observeCommand) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "observe [NODE…]",
 		Short: "Follow interruptions to their end, and write a report",

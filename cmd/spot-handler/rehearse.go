@@ -43,8 +43,9 @@ type rehearseCommand struct {
 	outcome outcomeFlags
 }
 
-func newRehearse() *cobra.Command {
-	r := &rehearseCommand{}
+func newRehearse() *cobra.Command { return new(rehearseCommand).command() }
+
+func (r *rehearseCommand) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rehearse NODE... | --pool=POOL | --random=N",
 		Short: "Interrupt nodes without EC2, and put them back into service",

@@ -27,3 +27,17 @@ func TestSceneWaveIsNotNeededAnyMore(t *testing.T) {
 	scene.Losses[0].Early = -10685 * time.Millisecond
 	keepsInvariants(t, scene)
 }
+
+// What a group is about to end is drained while its lifecycle hook waits.
+func TestSceneGroupWaitsAtItsHook(t *testing.T) {
+	keepsInvariants(t, sim.Scene{
+		Seed: 1, Intake: sim.IntakeQueue, Flags: []string{"--provisioner=asg"}, Karpenter: sim.Karpenter{Boot: 30 * time.Second},
+		Nodes: []sim.Node{
+			{Name: "spot-0", Pool: sim.PoolSpot, Zone: "eu-west-1a", CPU: 4000},
+			{Name: "calm-0", Pool: sim.PoolFallback, Zone: "eu-west-1a", CPU: 4000},
+		},
+		Workloads: []sim.Workload{{Name: "web", Kind: "Deployment", Replicas: 2, CPU: 1000, Grace: 30, Stop: time.Hour, Start: time.Second}},
+		Groups:    sim.Groups{Manage: true, Hook: 3 * time.Minute},
+		ScaleIns:  []sim.ScaleIn{{Node: "spot-0", At: 20 * time.Second}},
+	})
+}

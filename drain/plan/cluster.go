@@ -104,7 +104,7 @@ const recountIn = 20 * time.Millisecond
 // deployment is a Deployment whose pods are on draining nodes, with all that it selects.
 type deployment struct {
 	Subject
-	ledger     *ReplicaLedger
+	ledger     *replicaLedger
 	listed     bool   // it is known whether there is a Deployment, and if so, which pods it has
 	unreadable string // why it cannot be read
 	object     *Deployment
@@ -176,7 +176,7 @@ func (f *Fleet) deploymentFor(n *node, name types.NamespacedName) (DeploymentSta
 	if of == nil {
 		of = &deployment{
 			Subject:  Subject{DeploymentOfPod, name},
-			ledger:   NewReplicaLedger(),
+			ledger:   newReplicaLedger(),
 			replicas: map[types.UID]*Replica{},
 		}
 		f.deployments[name] = of

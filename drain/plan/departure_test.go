@@ -64,7 +64,7 @@ func TestDeparture(t *testing.T) {
 		"at risk, leaves elsewhere":       {pod("a", inGang), pod("b"), both(atRisk, alsoElsewhere(Departure{At: now, Now: true})), Hold, "no deadline: " + withGang, 0},
 		"at risk, due elsewhere":          {pod("a", inGang), pod("b"), both(atRisk, alsoElsewhere(Departure{At: now})), Hold, "no deadline: " + withGang, 0},
 		"at risk, asked elsewhere":        {pod("a", inGang, ownedBy("Job")), pod("b"), both(atRisk, alsoElsewhere(Departure{Now: true, Asked: true})), Evict, "a pod of its gang leaves now", 0},
-		"elsewhere at risk and leaving":   {pod("a", inGang), pod("b"), alsoElsewhere(Situation{Pods: []*corev1.Pod{pod("c", inGang, terminating)}}.Departures()[Gang{"shop", GangLabel, "g"}]), Hold, withGang, latest},
+		"elsewhere at risk and leaving":   {pod("a", inGang), pod("b"), alsoElsewhere(Situation{Pods: []*corev1.Pod{pod("c", inGang, terminating)}}.departures()[Gang{"shop", GangLabel, "g"}]), Hold, withGang, latest},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := Situation{
@@ -102,7 +102,7 @@ func alsoElsewhere(departure Departure) func(*Situation) {
 	return func(s *Situation) {
 		all := newGangs()
 		all.Report(now, "elsewhere", map[Gang]Departure{{"shop", GangLabel, "g"}: departure})
-		all.Report(now, "here", s.Departures())
+		all.Report(now, "here", s.departures())
 		s.Gangs = all.Of("here")
 	}
 }

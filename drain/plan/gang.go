@@ -34,9 +34,9 @@ func (d Departure) with(other Departure) Departure {
 	return d
 }
 
-// Departures are those of the gangs that the node's pods belong to, as far as these pods decide
+// departures are those of the gangs that the node's pods belong to, as far as these pods decide
 // them; nil if they belong to none.
-func (s Situation) Departures() map[Gang]Departure {
+func (s Situation) departures() map[Gang]Departure {
 	var found map[Gang]Departure
 	for _, pod := range s.Pods {
 		gang := gangOf(pod)

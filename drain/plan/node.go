@@ -171,7 +171,7 @@ const lookFor = 500 * time.Millisecond
 // plan plans the node with that state.
 func (f *Fleet) plan(n *node, state NodeState) View {
 	sit := f.gather(n, state)
-	f.reportGangs(n, sit.Departures())
+	f.reportGangs(n, sit.departures())
 	sit.Gangs = f.gangs.Of(n.name)
 	n.sit = sit
 	view := ViewOf(Plan(f.now, sit))

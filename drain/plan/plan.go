@@ -8,9 +8,9 @@
 //
 // A [Fleet] is all nodes that are being drained, with what is known around them and what is under way. It
 // plans each node when something has changed that its plan reads: [Plan] looks at one [Situation], which is
-// a node with its pods, and applies the rules in their order. [PlanWaves] looks at all nodes, as the pods
+// a node with its pods, and applies the rules in their order. planWaves looks at all nodes, as the pods
 // under one disruption budget leave one after the other, wherever they run. [Gang] has pods leave together,
-// and [ReplicaLedger] counts what a Deployment has to give. A [Survey] is a Fleet that is only asked: it says
+// and replicaLedger counts what a Deployment has to give. A [Survey] is a Fleet that is only asked: it says
 // what a drain would begin with.
 //
 // The daemon, the commands and the tests all use the same rules, so a forecast cannot differ from what is
@@ -33,7 +33,7 @@ import (
 // side effects and reads no clock.
 func Plan(now time.Time, s Situation) []Decision {
 	if s.Gangs == nil {
-		s.Gangs = s.Departures()
+		s.Gangs = s.departures()
 	}
 	p := newPlanner(now, s)
 	plan := make([]Decision, 0, len(s.Pods))

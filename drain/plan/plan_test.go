@@ -115,12 +115,12 @@ func TestPlanProperties(t *testing.T) {
 	clamped, waves, succeeded := 0, 0, 0
 	for range 3000 {
 		s := randomSituation(random)
-		s.Waves = PlanWaves(now, []Situation{s}, s.Budgets)
+		s.Waves = planWaves(now, []Situation{s}, s.Budgets)
 		plan := Plan(now, s)
 
 		tighter := s
 		tighter.Deadline = s.Deadline.Add(-time.Duration(random.IntN(60)) * time.Second)
-		tighter.Waves = PlanWaves(now, []Situation{tighter}, tighter.Budgets)
+		tighter.Waves = planWaves(now, []Situation{tighter}, tighter.Budgets)
 		starts := map[types.UID]time.Time{}
 		for _, d := range Plan(now, tighter) {
 			starts[d.Pod.UID] = d.At

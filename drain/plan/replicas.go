@@ -56,10 +56,10 @@ func ReplicaOf(pod *corev1.Pod) *Replica {
 	return m
 }
 
-// ReplicaLedger adds up a Deployment's pods, and those of our own requests that they do not show
+// replicaLedger adds up a Deployment's pods, and those of our own requests that they do not show
 // yet. All its pods, surged or not, come from one stream, so none is counted twice while a
 // ReplicaSet catches up. Its methods are not safe for concurrent use.
-type ReplicaLedger struct {
+type replicaLedger struct {
 	surging   map[types.UID]struct{} // asked for, and not seen in the stream
 	evicting  map[types.UID]struct{}
 	returning map[types.UID]struct{}
@@ -68,9 +68,9 @@ type ReplicaLedger struct {
 	gaveUp  string    // why no pod is surged any more
 }
 
-// NewReplicaLedger returns one that knows of no request.
-func NewReplicaLedger() *ReplicaLedger {
-	return &ReplicaLedger{surging: map[types.UID]struct{}{}, evicting: map[types.UID]struct{}{}, returning: map[types.UID]struct{}{}}
+// newReplicaLedger returns one that knows of no request.
+func newReplicaLedger() *replicaLedger {
+	return &replicaLedger{surging: map[types.UID]struct{}{}, evicting: map[types.UID]struct{}{}, returning: map[types.UID]struct{}{}}
 }
 
 // failsFor is how long a ReplicaSet has to fail before pods are given back to it. It tries again
@@ -81,7 +81,7 @@ const failsFor = 2 * time.Second
 
 // State is what plans are made with, from all pods that the Deployment selects, surged ones among
 // them, and when it changes by the clock alone; zero if it does not. A nil Deployment does not exist.
-func (l *ReplicaLedger) State(now time.Time, d *Deployment, pods []*Replica) (DeploymentState, time.Time) {
+func (l *replicaLedger) State(now time.Time, d *Deployment, pods []*Replica) (DeploymentState, time.Time) {
 	w, next := l.Count(now, d, pods)
 	switch {
 	case w.Lacking == 0:
@@ -100,7 +100,7 @@ func (l *ReplicaLedger) State(now time.Time, d *Deployment, pods []*Replica) (De
 }
 
 // giveUpSurges has no more pods of the Deployment surged, and reports whether that is new.
-func (l *ReplicaLedger) giveUpSurges(reason string) bool {
+func (l *replicaLedger) giveUpSurges(reason string) bool {
 	if l.gaveUp != "" {
 		return false
 	}
@@ -113,7 +113,7 @@ const clockSkew = 10 * time.Second
 
 // Count returns a Deployment's state, and when it will change by the clock alone: when
 // a Ready pod becomes available.
-func (l *ReplicaLedger) Count(now time.Time, d *Deployment, pods []*Replica) (DeploymentState, time.Time) {
+func (l *replicaLedger) Count(now time.Time, d *Deployment, pods []*Replica) (DeploymentState, time.Time) {
 	l.forget(pods)
 	if d == nil || !d.DeletionTimestamp.IsZero() {
 		return DeploymentState{}, time.Time{}
@@ -152,7 +152,7 @@ type replicaCounts struct {
 	waiting   int // of those, neither being evicted nor given back
 }
 
-func (l *ReplicaLedger) counts(now time.Time, d *Deployment, pods []*Replica) (c replicaCounts, next time.Time) {
+func (l *replicaLedger) counts(now time.Time, d *Deployment, pods []*Replica) (c replicaCounts, next time.Time) {
 	first := l.firstSurged(pods)
 	for _, pod := range pods {
 		_, evicting := l.evicting[pod.UID]
@@ -195,7 +195,7 @@ func (l *ReplicaLedger) counts(now time.Time, d *Deployment, pods []*Replica) (c
 }
 
 // firstSurged is when the first of those that wait was surged; zero if none waits.
-func (l *ReplicaLedger) firstSurged(pods []*Replica) (first time.Time) {
+func (l *replicaLedger) firstSurged(pods []*Replica) (first time.Time) {
 	for _, pod := range pods {
 		if pod.surged && !pod.leaving {
 			first = interruption.Earlier(first, pod.at)
@@ -205,7 +205,7 @@ func (l *ReplicaLedger) firstSurged(pods []*Replica) (first time.Time) {
 }
 
 // forget drops the requests whose effect the pods show.
-func (l *ReplicaLedger) forget(pods []*Replica) {
+func (l *replicaLedger) forget(pods []*Replica) {
 	present := make(map[types.UID]*Replica, len(pods))
 	for _, pod := range pods {
 		present[pod.UID] = pod
@@ -223,7 +223,7 @@ func (l *ReplicaLedger) forget(pods []*Replica) {
 
 // reserve enters what is about to be requested, if there is room for it now besides those that go
 // before it; in any case if ahead is negative.
-func (l *ReplicaLedger) reserve(now time.Time, d *Deployment, pods []*Replica, pod *corev1.Pod, action Action, ahead int) bool {
+func (l *replicaLedger) reserve(now time.Time, d *Deployment, pods []*Replica, pod *corev1.Pod, action Action, ahead int) bool {
 	w, _ := l.Count(now, d, pods)
 	if w.offers(action) <= ahead || action == SurgeNow && l.gaveUp != "" {
 		return false
@@ -235,7 +235,7 @@ func (l *ReplicaLedger) reserve(now time.Time, d *Deployment, pods []*Replica, p
 }
 
 // requests are those of that action.
-func (l *ReplicaLedger) requests(action Action) map[types.UID]struct{} {
+func (l *replicaLedger) requests(action Action) map[types.UID]struct{} {
 	switch action {
 	case SurgeNow:
 		return l.surging
@@ -266,7 +266,7 @@ func (w DeploymentState) offers(action Action) int {
 }
 
 // release drops what was reserved for a pod whose request was refused. What it was granted before stays.
-func (l *ReplicaLedger) release(pod types.UID, action Action) { delete(l.requests(action), pod) }
+func (l *replicaLedger) release(pod types.UID, action Action) { delete(l.requests(action), pod) }
 
 // DeploymentState is what a plan knows about a Deployment.
 type DeploymentState struct {

@@ -21,7 +21,7 @@ func replicasOf(pods []*corev1.Pod) (list []*Replica) {
 // caught up with: what is asked for counts at once, and no more when it shows.
 func TestLedger(t *testing.T) {
 	d := deploymentOf(4, func(d *Deployment) { *d.Spec.Strategy.RollingUpdate.MaxSurge = intstr.FromInt32(1) })
-	l := NewReplicaLedger()
+	l := newReplicaLedger()
 	pods := []*corev1.Pod{webPod("a"), webPod("b"), webPod("c"), webPod("d")}
 	check := func(what string, slots, spare int) {
 		t.Helper()
@@ -72,11 +72,11 @@ func TestLedgerWaitsUntilAReadyPodIsAvailable(t *testing.T) {
 	d := deploymentOf(1, func(d *Deployment) { d.Spec.MinReadySeconds = 30 })
 	fresh := webPod("b")
 	fresh.Status.Conditions[1].LastTransitionTime = metav1.NewTime(now.Add(-10 * time.Second))
-	w, next := NewReplicaLedger().Count(now, d, replicasOf([]*corev1.Pod{webPod("a", isSurgedPod), fresh}))
+	w, next := newReplicaLedger().Count(now, d, replicasOf([]*corev1.Pod{webPod("a", isSurgedPod), fresh}))
 	if w.Evictable != 0 || !next.Equal(now.Add(20*time.Second)) {
 		t.Errorf("%d spare, next at %s; want 0, in 20 s", w.Evictable, next.Sub(now))
 	}
-	w, _ = NewReplicaLedger().Count(next, d, replicasOf([]*corev1.Pod{webPod("a", isSurgedPod), fresh}))
+	w, _ = newReplicaLedger().Count(next, d, replicasOf([]*corev1.Pod{webPod("a", isSurgedPod), fresh}))
 	if w.Evictable != 1 {
 		t.Errorf("%d spare when it is available, want 1", w.Evictable)
 	}
@@ -128,7 +128,7 @@ func TestLedgerOfWhatTheOwnerWants(t *testing.T) {
 		"more wanted than can be made":     {20, [][]*corev1.Pod{surged, others}, failing, 0, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, _ := NewReplicaLedger().Count(now, deploymentOf(tt.replicas, tt.change), replicasOf(slices.Concat(tt.pods...)))
+			w, _ := newReplicaLedger().Count(now, deploymentOf(tt.replicas, tt.change), replicasOf(slices.Concat(tt.pods...)))
 			if w.Excess != tt.excess || w.Lacking != tt.lacking {
 				t.Errorf("%d in excess, %d lacking; want %d, %d", w.Excess, w.Lacking, tt.excess, tt.lacking)
 			}
@@ -142,7 +142,7 @@ func TestLedgerGivesBackNoMoreThanIsLacking(t *testing.T) {
 		d.Status.Conditions = []deploymentCondition{{Type: "ReplicaFailure", Status: "True"}}
 	})
 	pods := []*corev1.Pod{webPod("a", isSurgedPod), webPod("b", isSurgedPod), webPod("c", createdAt(now))}
-	l := NewReplicaLedger()
+	l := newReplicaLedger()
 	if !l.reserve(now, d, replicasOf(pods), pods[0], Return, 0) || l.reserve(now, d, replicasOf(pods), pods[1], Return, 0) {
 		t.Error("want one pod to be given back")
 	}

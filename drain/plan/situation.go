@@ -93,7 +93,7 @@ type Situation struct {
 
 	// Budgets are the disruption budgets of the pods' namespaces, as far as they are known.
 	Budgets []*policyv1.PodDisruptionBudget
-	// Waves are those of the pods of all draining nodes, see PlanWaves.
+	// Waves are those of the pods of all draining nodes, see planWaves.
 	Waves
 
 	// Deployments describes each Deployment, by the name that DeploymentOf gives. One that is

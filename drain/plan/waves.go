@@ -77,8 +77,8 @@ type Waves struct {
 	Review time.Time
 }
 
-// PlanWaves plans for the pods of all draining nodes together.
-func PlanWaves(now time.Time, nodes []Situation, budgets []*policyv1.PodDisruptionBudget) Waves {
+// planWaves plans for the pods of all draining nodes together.
+func planWaves(now time.Time, nodes []Situation, budgets []*policyv1.PodDisruptionBudget) Waves {
 	pods, review := podsInWaves(now, nodes)
 	index := indexBudgets(budgets)
 	groups, away := map[*policyv1.PodDisruptionBudget][]wavePod{}, map[*policyv1.PodDisruptionBudget][]leaving{}
@@ -418,7 +418,7 @@ func (f *Fleet) planWaves() {
 				nodes = append(nodes, sit)
 			}
 		}
-		fresh = PlanWaves(f.now, nodes, budgets)
+		fresh = planWaves(f.now, nodes, budgets)
 	}
 	f.wavesFloor = f.now.Add(time.Duration(pods) * wavesPause)
 	f.wavesAt = interruption.Later(f.now.Add(wavesFor), f.wavesFloor)

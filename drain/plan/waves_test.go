@@ -23,7 +23,7 @@ func TestWaves(t *testing.T) {
 	for i := range 7 {
 		s.Pods = append(s.Pods, pod(fmt.Sprint("p", i), of("web"), readyAfter(20*time.Second)))
 	}
-	s.Waves = PlanWaves(now, []Situation{s}, s.Budgets)
+	s.Waves = planWaves(now, []Situation{s}, s.Budgets)
 	plan := Plan(now, s)
 	latest := s.Deadline.Add(-40 * time.Second) // margin and grace period
 	for i, d := range plan {
@@ -39,7 +39,7 @@ func TestWaves(t *testing.T) {
 		t.Errorf("the next wave: %s, want hold", got.Action)
 	}
 	s.Budgets[0].Status.DesiredHealthy = 10 // lets none go: waves are of no use
-	if got := PlanWaves(now, []Situation{s}, s.Budgets).Starts; len(got) != 0 {
+	if got := planWaves(now, []Situation{s}, s.Budgets).Starts; len(got) != 0 {
 		t.Errorf("waves under a budget that lets none go: %v", got)
 	}
 }
@@ -53,12 +53,12 @@ func TestNoWaveForWhatDoesNotLeave(t *testing.T) {
 	for i := range 3 {
 		s.Pods = append(s.Pods, pod(fmt.Sprint("p", i), of("web"), readyAfter(20*time.Second)))
 	}
-	want := PlanWaves(now, []Situation{s}, s.Budgets).Starts
+	want := planWaves(now, []Situation{s}, s.Budgets).Starts
 	s.Pods = append(s.Pods,
 		pod("leaving", of("web"), readyAfter(20*time.Second), func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }),
 		pod("static", of("web"), readyAfter(20*time.Second), annotated(corev1.MirrorPodAnnotationKey, "x")),
 		pod("over", of("web"), readyAfter(20*time.Second), func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }))
-	got := PlanWaves(now, []Situation{s}, s.Budgets).Starts
+	got := planWaves(now, []Situation{s}, s.Budgets).Starts
 	if diff := cmp.Diff(want, got); diff != "" || len(want) != 3 {
 		t.Errorf("starts of %d pods (-want +got):\n%s", len(want), diff)
 	}
@@ -73,11 +73,11 @@ func TestTurnsUnderWay(t *testing.T) {
 	for i := range 4 {
 		s.Pods = append(s.Pods, webPod(fmt.Sprint("p", i), readyAfter(2*time.Second)))
 	}
-	if got := PlanWaves(now, []Situation{s}, s.Budgets).Starts; len(got) != 0 {
+	if got := planWaves(now, []Situation{s}, s.Budgets).Starts; len(got) != 0 {
 		t.Errorf("waves of pods with turns: %v", got)
 	}
 	s.Deployments[web] = DeploymentState{Selector: s.Deployments[web].Selector}
-	if got := PlanWaves(now, []Situation{s}, s.Budgets).Starts; len(got) != 4 {
+	if got := planWaves(now, []Situation{s}, s.Budgets).Starts; len(got) != 4 {
 		t.Errorf("waves of %d pods without any turn, want 4", len(got))
 	}
 }
@@ -137,7 +137,7 @@ func TestWavesKeepTheOrder(t *testing.T) {
 		return names
 	}
 	before := order()
-	s.Waves = PlanWaves(now, []Situation{s}, s.Budgets)
+	s.Waves = planWaves(now, []Situation{s}, s.Budgets)
 	if len(s.Starts) != len(s.Pods) {
 		t.Fatalf("%d of %d pods are in waves", len(s.Starts), len(s.Pods))
 	}
@@ -155,7 +155,7 @@ func TestWavesOfSeveralNodes(t *testing.T) {
 		s.Policy.Strategy, s.Deadline = StrategyHold, now.Add(in*time.Minute)
 		nodes = append(nodes, s)
 	}
-	starts := PlanWaves(now, nodes, budgets).Starts
+	starts := planWaves(now, nodes, budgets).Starts
 	if a, b, c := starts["uid-node1"], starts["uid-node2"], starts["uid-node0"]; !a.Before(b) || !b.Before(c) {
 		t.Errorf("starts %s, %s, %s; want the order of the deadlines", a.Sub(now), b.Sub(now), c.Sub(now))
 	}
@@ -213,7 +213,7 @@ func TestCycles(t *testing.T) {
 				}
 				s.Pods = append(s.Pods, p)
 			}
-			starts := PlanWaves(now, []Situation{s}, []*policyv1.PodDisruptionBudget{budget("web", 1)}).Starts
+			starts := planWaves(now, []Situation{s}, []*policyv1.PodDisruptionBudget{budget("web", 1)}).Starts
 			if got := starts["uid-p1"].Sub(starts["uid-p0"]); got != tt.want {
 				t.Errorf("the second wave is %s after the first, want %s", got, tt.want)
 			}

@@ -6,6 +6,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -55,12 +56,13 @@ func typed[T any, P interface {
 // custom makes objects without a Go type.
 func custom() Object { return &unstructured.Unstructured{Object: map[string]any{}} }
 
-// The kinds that spot-handler reads or writes, and those whose controllers it meets.
+// The kinds that spot-handler reads or writes, its commands included, and those whose controllers it meets.
 var (
 	Nodes       = kindOf("", "v1", "Node", "nodes", false, true, typed[corev1.Node])
 	Pods        = kindOf("", "v1", "Pod", "pods", true, true, typed[corev1.Pod])
 	Namespaces  = kindOf("", "v1", "Namespace", "namespaces", false, true, typed[corev1.Namespace])
 	Claims      = kindOf("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", true, true, typed[corev1.PersistentVolumeClaim])
+	Volumes     = kindOf("", "v1", "PersistentVolume", "persistentvolumes", false, true, typed[corev1.PersistentVolume])
 	Quotas      = kindOf("", "v1", "ResourceQuota", "resourcequotas", true, true, typed[corev1.ResourceQuota])
 	Events      = kindOf("", "v1", "Event", "events", true, false, typed[corev1.Event])
 	ConfigMaps  = kindOf("", "v1", "ConfigMap", "configmaps", true, false, typed[corev1.ConfigMap])
@@ -73,13 +75,14 @@ var (
 	Budgets     = kindOf("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", true, true, typed[policyv1.PodDisruptionBudget])
 	Attachments = kindOf("storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", false, true, typed[storagev1.VolumeAttachment])
 	Leases      = kindOf("coordination.k8s.io", "v1", "Lease", "leases", true, false, typed[coordinationv1.Lease])
+	Bindings    = kindOf("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings", false, false, typed[rbacv1.ClusterRoleBinding])
 	NodePools   = kindOf("karpenter.sh", "v1", "NodePool", "nodepools", false, true, custom)
 	NodeClaims  = kindOf("karpenter.sh", "v1", "NodeClaim", "nodeclaims", false, true, custom)
 )
 
 var all = []*Kind{
-	Nodes, Pods, Namespaces, Claims, Quotas, Events, ConfigMaps, Templates, Deployments, ReplicaSets, Stateful, Daemons,
-	Jobs, Budgets, Attachments, Leases, NodePools, NodeClaims,
+	Nodes, Pods, Namespaces, Claims, Volumes, Quotas, Events, ConfigMaps, Templates, Deployments, ReplicaSets, Stateful, Daemons,
+	Jobs, Budgets, Attachments, Leases, Bindings, NodePools, NodeClaims,
 }
 
 // fieldsOf are the fields by which objects can be selected.
