@@ -28,16 +28,19 @@ func TestSceneWaveIsNotNeededAnyMore(t *testing.T) {
 	keepsInvariants(t, scene)
 }
 
-// What a group is about to end is drained while its lifecycle hook waits.
-func TestSceneGroupWaitsAtItsHook(t *testing.T) {
+// A group whose lifecycle hooks wait for what it launches and what it ends does not wait for longer than it has to.
+func TestSceneGroupWaitsAtItsHooks(t *testing.T) {
 	keepsInvariants(t, sim.Scene{
-		Seed: 1, Intake: sim.IntakeQueue, Flags: []string{"--provisioner=asg"}, Karpenter: sim.Karpenter{Boot: 30 * time.Second},
+		Seed: 1, Intake: sim.IntakeQueue, Flags: []string{"--provisioner=asg", "--replacement-ttl=1m", "--rebalance-ttl=4m"},
+		Karpenter: sim.Karpenter{Boot: 30 * time.Second},
 		Nodes: []sim.Node{
 			{Name: "spot-0", Pool: sim.PoolSpot, Zone: "eu-west-1a", CPU: 4000},
+			{Name: "spot-1", Pool: sim.PoolSpot, Zone: "eu-west-1a", CPU: 4000},
 			{Name: "calm-0", Pool: sim.PoolFallback, Zone: "eu-west-1a", CPU: 4000},
 		},
-		Workloads: []sim.Workload{{Name: "web", Kind: "Deployment", Replicas: 2, CPU: 1000, Grace: 30, Stop: time.Hour, Start: time.Second}},
-		Groups:    sim.Groups{Manage: true, Hook: 3 * time.Minute},
-		ScaleIns:  []sim.ScaleIn{{Node: "spot-0", At: 20 * time.Second}},
+		Workloads: []sim.Workload{{Name: "web", Kind: "Deployment", Replicas: 6, CPU: 1000, Grace: 30, Stop: time.Hour, Start: time.Second}},
+		Losses:    []sim.Loss{{Node: "spot-0", Kind: interruption.RebalanceRecommendation, At: 20 * time.Second, Delay: time.Second, Copies: 1}},
+		Groups:    sim.Groups{Manage: true, Hook: 5 * time.Minute, Launches: true},
+		ScaleIns:  []sim.ScaleIn{{Node: "spot-1", At: 15 * time.Second}},
 	})
 }
