@@ -20,3 +20,15 @@ func TestContainerLimit(t *testing.T) {
 		}
 	}
 }
+
+func TestHeapLimit(t *testing.T) {
+	for _, tt := range []struct {
+		container int64
+		given     string
+		want      int64
+	}{{100 << 20, "", 80 << 20}, {100 << 20, "50MiB", 0}, {0, "", 0}, {0, "50MiB", 0}} {
+		if got := heapLimit(tt.container, tt.given); got < tt.want-10 || got > tt.want {
+			t.Errorf("of %d, GOMEMLIMIT=%s: %d, want %d", tt.container, tt.given, got, tt.want)
+		}
+	}
+}

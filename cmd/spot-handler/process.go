@@ -77,9 +77,18 @@ func part(logger zerolog.Logger, name string) zerolog.Logger {
 // before the kernel ends the process. GOMEMLIMIT overrides that.
 func tuneMemory(percent int) {
 	debug.SetGCPercent(percent)
-	if limit := containerLimit("/sys/fs/cgroup/memory.max"); limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(limit / 10 * 8) // the rest is for stacks of the kernel, and pages of the program's file
+	if limit := heapLimit(containerLimit("/sys/fs/cgroup/memory.max"), os.Getenv("GOMEMLIMIT")); limit > 0 {
+		debug.SetMemoryLimit(limit)
 	}
+}
+
+// heapLimit is how much memory Go's runtime may take of a container's; zero if there is no limit, or one is given. The
+// rest is for stacks of the kernel, and pages of the program's file.
+func heapLimit(container int64, given string) int64 {
+	if given != "" {
+		return 0
+	}
+	return container / 10 * 8
 }
 
 // containerLimit is the container's memory limit in bytes; zero if there is none or it cannot be read, as
