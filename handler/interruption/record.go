@@ -8,6 +8,7 @@
 package interruption
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -239,16 +240,26 @@ func ParseRecord(text string) (Record, error) {
 		return Record{}, fmt.Errorf("parse record: %w", err)
 	}
 	// Little text can stand for much: what we wrote back could not be read again.
-	if n := len(r.String()); n > maxRecord {
-		return Record{}, fmt.Errorf("parse record: %d bytes when written again, want at most %d", n, maxRecord)
+	if len(text) > neverTooLong {
+		if n := len(r.String()); n > maxRecord {
+			return Record{}, fmt.Errorf("parse record: %d bytes when written again, want at most %d", n, maxRecord)
+		}
 	}
 	return r, nil
 }
 
 type knownFields Record // without the methods
 
-// UnmarshalJSON also keeps the fields that only a newer version knows.
+// UnmarshalJSON also keeps the fields that only a newer version knows. Records are read each time that
+// anything happens on their nodes, and hardly any has such fields: they are looked for only if there are some.
 func (r *Record) UnmarshalJSON(text []byte) error {
+	strict := json.NewDecoder(bytes.NewReader(text))
+	strict.DisallowUnknownFields()
+	var all knownFields
+	if strict.Decode(&all) == nil {
+		*r = Record(all)
+		return nil
+	}
 	if err := json.Unmarshal(text, (*knownFields)(r)); err != nil {
 		return err
 	}

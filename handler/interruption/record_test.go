@@ -111,6 +111,26 @@ func TestParseRecordRefusesMoreThanWeWrite(t *testing.T) {
 	}
 }
 
+// A short text isn't written again to see how long that is: whatever it says, it can be read again.
+func TestShortTextCanBeReadAgain(t *testing.T) {
+	lists := `"announced":[` + strings.Repeat("{},", 7) + `{}],"past":[` + strings.Repeat("{},", 7) + `{}],` +
+		`"hooks":[` + strings.Repeat("{},", 7) + `{}],"ours":["","","","","","","",""],"replacement":{},"pods":{},"release":true,"canceled":true`
+	for _, fill := range []string{"<", "\xff", "\u2028", "x", `\u0000`} {
+		begin, end := `{"kind":"spot-interruption","phase":"Noticed",`+lists+`,"later":"`, `"}`
+		text := begin + strings.Repeat(fill, (neverTooLong-len(begin+end))/len(fill)) + end
+		rec, err := ParseRecord(text)
+		if err != nil {
+			t.Fatalf("filled with %q: %v", fill, err)
+		}
+		if n := len(rec.String()); n > maxRecord {
+			t.Errorf("filled with %q, %d bytes become %d", fill, len(text), n)
+		}
+		if _, err := ParseRecord(rec.String()); err != nil {
+			t.Errorf("filled with %q: %v", fill, err)
+		}
+	}
+}
+
 // What a kubelet adds to the past makes no record of ours too large to be read again.
 func TestPastIsBounded(t *testing.T) {
 	long := Past{{Kind: ScheduledEvent, Event: strings.Repeat("x", 1500)}, {Kind: ScheduledEvent, Event: "e"}}
@@ -130,6 +150,9 @@ func FuzzParseRecord(f *testing.F) {
 		rec, err := ParseRecord(text)
 		if err != nil {
 			return
+		}
+		if n := len(rec.String()); n > maxRecord {
+			t.Errorf("%d bytes became %d", len(text), n)
 		}
 		if again, err := ParseRecord(rec.String()); err != nil || again.String() != rec.String() {
 			t.Errorf("%s became %s, %v", rec, again, err)
