@@ -53,9 +53,13 @@ func (r *reconciliation) progressBeside(ctx context.Context, next interruption.R
 	}
 	write := &besideWrite{ctx: ctx, rec: next}
 	h, node, before := r.Handler, r.node, r.rec.Phase
-	patch := marks.Progress(node, next)
+	patch := marks.Progress(node, next, firstConditions(node, next, time.Now())...)
 	going := h.progress.Do(ctx, fair.Task{Tenant: node.Name, Who: node.UID, Run: func() {
-		patched, err := h.opts.Nodes.Patch(ctx, node.Name, patch.Type, patch.Data, metav1.PatchOptions{})
+		patched, err := h.opts.Nodes.Patch(ctx, node.Name, patch.Type, patch.Data, metav1.PatchOptions{}, patch.Subresources...)
+		if len(patch.Subresources) > 0 && (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) {
+			patch = marks.Progress(node, next) // the Node is not as it was
+			patched, err = h.opts.Nodes.Patch(ctx, node.Name, patch.Type, patch.Data, metav1.PatchOptions{})
+		}
 		if err == nil {
 			write.resourceVersion = patched.ResourceVersion
 		}

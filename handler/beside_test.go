@@ -116,7 +116,7 @@ func TestNoDrainWaitsForWrites(t *testing.T) {
 }
 
 // Another process has changed the record, and the watch, which is behind, has not shown that yet: the record is
-// written once for what is known, and again when the watch has caught up.
+// written once for what is known, with the conditions and without, and again when the watch has caught up.
 func TestNoWriteIsRepeatedForAnOutdatedNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeNodes(testNode(func(*corev1.Node) {}))
@@ -150,8 +150,8 @@ func TestNoWriteIsRepeatedForAnOutdatedNode(t *testing.T) {
 		}
 		synctest.Wait()
 		f.mu.Lock()
-		if n := f.patches - before; n != 1 {
-			t.Errorf("%d writes for a Node that is outdated, want one", n)
+		if n := f.patches - before; n != 2 {
+			t.Errorf("%d writes for a Node that is outdated, want one with the conditions and one without", n)
 		}
 		f.watcher.Modify(f.byName["node-a"].DeepCopy())
 		f.mu.Unlock()

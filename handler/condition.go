@@ -26,7 +26,7 @@ import (
 // knowing our record: kube-state-metrics, other controllers, people. One is our own; the others are those
 // that Kubernetes has names for, since 1.37, but any version stores them. The conditions follow the
 // record, and nothing follows the conditions. They are written after the cordon, and no drain and no
-// notice waits for them.
+// notice waits for them. Those of a drain that begins come in one request with what it writes first.
 //
 //	                          Waiting      cordoned     over         undone
 //	spot-handler/Interrupted  -            True         True         -
@@ -46,6 +46,9 @@ const (
 	conditionsWaiting = 15_000
 	// conditionRetry is when to try again one that could not be written.
 	conditionRetry = 5 * time.Second
+	// conditionsWait is how long the first conditions wait for the first progress of the drain. Until a
+	// drain writes that, it lists the node's pods and has a replacement requested.
+	conditionsWait = 2 * time.Second
 )
 
 // conditions writes the Nodes' conditions.
@@ -65,9 +68,45 @@ func (r *reconciliation) show(ctx context.Context) (done bool, err error) {
 		r.conditions.forget(name)
 		return false, nil
 	}
+	if r.progressShows() {
+		return false, nil
+	}
 	r.conditions.written.LoadOrStore(name, "")
 	r.conditions.lane.Do(ctx, fair.Task{Who: r.node.UID, Run: func() { r.writeCondition(ctx, name) }})
 	return false, nil
+}
+
+// progressShows reports whether the first progress of the drain is about to bring the conditions along.
+func (r *reconciliation) progressShows() bool {
+	if r.removed || r.opts.CordonOnly || r.rec.Phase != interruption.Noticed || !r.rec.Kind.Certain() {
+		return false
+	}
+	k := r.known
+	if k.showAt.IsZero() {
+		k.showAt = time.Now().Add(conditionsWait)
+	}
+	if !time.Now().Before(k.showAt) {
+		return false
+	}
+	r.lookAgain(k.showAt)
+	return true
+}
+
+// firstConditions adds the conditions to a patch of the record, if the Node shows none of ours. It depends
+// on the Node's version, as somebody else could add one of that type meanwhile, and it would be there twice.
+func firstConditions(node *corev1.Node, rec interruption.Record, now time.Time) (list []marks.Operation) {
+	for _, want := range conditionsOf(rec, false) {
+		switch shown := nodes.Condition(node, want.Type); {
+		case shown == nil:
+			list = append(list, marks.Operation{Op: "add", Path: "/status/conditions/-", Value: conditionEntry(nil, want, now)})
+		case nodes.OurCondition(*shown):
+			return nil
+		}
+	}
+	if len(list) == 0 || len(node.Status.Conditions) == 0 {
+		return nil
+	}
+	return append([]marks.Operation{{Op: "test", Path: "/metadata/resourceVersion", Value: node.ResourceVersion}}, list...)
 }
 
 // writeCondition brings a Node's conditions in line with its record. If that fails, the next

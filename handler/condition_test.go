@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"spot-handler/drain/plan"
 	"spot-handler/e2e/patched"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
@@ -247,6 +248,50 @@ func TestConcludeWithoutCondition(t *testing.T) {
 				}
 				if diff := cmp.Diff([]string{want}, conditionLines(after)); diff != "" {
 					t.Errorf("(-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// The conditions of a drain that begins take no request of their own: they come with the record's first
+// progress. If that doesn't come, or the Node has changed meanwhile, they are written alone.
+func TestFirstConditionsComeWithTheProgress(t *testing.T) {
+	shown := []string{
+		"spot-handler/Interrupted=True SpotInterruption: spot-interruption, deadline 2000-01-01T00:02:00Z",
+		"DrainInProgress=True SpotHandlerSpotInterruption: spot-interruption, deadline 2000-01-01T00:02:00Z",
+	}
+	for name, tt := range map[string]struct {
+		prepare        func(f *fakeNodes, h *Handler)
+		patches, alone int
+		want           []string
+	}{
+		"together":  {func(*fakeNodes, *Handler) {}, 2, 0, shown},
+		"forbidden": {func(f *fakeNodes, _ *Handler) { f.refuseStatus = apierrors.NewForbidden(nodesResource, "node-a", nil) }, 2, 1, nil},
+		"the Node has changed": {func(f *fakeNodes, _ *Handler) {
+			f.beforePatch = func() { f.change(func(n *corev1.Node) { n.Labels = map[string]string{"a": "b"} }) }
+		}, 3, 1, nil},
+		"its pods are not known": {func(_ *fakeNodes, h *Handler) {
+			h.opts.Drainer = &fakeDrainer{LookFunc: func(string, plan.NodeState) (plan.View, bool) { return plan.View{}, false }}
+		}, 1, 1, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, _ *script, f *fakeNodes, h *Handler) {
+				accept(t, h, notice(interruption.SpotInterruption))
+				tt.prepare(f, h)
+				for range 3 {
+					again, err := step(t, h)
+					if err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(min(again, conditionsWait))
+				}
+				after, _ := f.raw(t)
+				if diff := cmp.Diff(tt.want, conditionLines(after)); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+				if f.patches != tt.patches || f.written < tt.alone || f.written > 0 && tt.alone == 0 {
+					t.Errorf("%d patches and the conditions alone %d times, want %d and %d", f.patches, f.written, tt.patches, tt.alone)
 				}
 			})
 		})

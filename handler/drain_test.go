@@ -273,6 +273,9 @@ func TestDeadlineEndsTheDrain(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		n := notice(interruption.SpotInterruption)
 		accept(t, h, n)
+		if _, err := step(t, h); err != nil { // begins
+			t.Fatal(err)
+		}
 		again, err := step(t, h)
 		if err != nil {
 			t.Fatal(err)

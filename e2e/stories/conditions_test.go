@@ -76,7 +76,7 @@ func TestStandardConditions(t *testing.T) {
 	}
 	var status, all int
 	for _, r := range s.requests(func(r request) bool {
-		return r.ObjectRef.Resource == "nodes" && r.ObjectRef.Name == drained && r.Verb == "patch"
+		return r.ObjectRef.Resource == "nodes" && r.ObjectRef.Name == drained && r.Verb == "patch" && r.ResponseStatus.Code == 200
 	}) {
 		all++
 		if r.ObjectRef.Subresource == "status" {
