@@ -255,7 +255,7 @@ func (s *Server) list(c *collection, q *Request) ([]byte, *Failure) {
 			return nil, expired("The provided continue parameter is too old to display a consistent list result.")
 		}
 	} else {
-		for _, key := range keys {
+		for _, key := range s.among(c, sel, keys, version) {
 			if obj := objects[key]; sel.has(obj) {
 				at.rest = append(at.rest, obj)
 			}

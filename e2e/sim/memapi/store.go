@@ -48,7 +48,7 @@ type Server struct {
 	uids    int
 	byPath  map[string]*collection // by group/plural
 	tokens  map[string]*page       // of lists that go on
-	watches map[*watch]bool
+	watches map[*watch]bool        // all of them
 }
 
 // collection holds the objects of one kind.
@@ -57,6 +57,10 @@ type collection struct {
 	objects map[string]*stored
 	keys    []string // sorted
 	history []*event
+	// Of pods there is an index, as the real one has: keys, sorted, by node; "" has those that have none.
+	onNode map[string][]string
+	// watches are by the node that their selection names; "" has those that name none.
+	watches map[string]map[*watch]bool
 	expired int64 // events up to this version are forgotten
 
 	caught chan struct{} // closed when its watch cache has caught up; nil: it is not behind
@@ -84,7 +88,9 @@ func (s *stored) json() []byte {
 func New() *Server {
 	s := &Server{version: 1000, byPath: map[string]*collection{}, tokens: map[string]*page{}, watches: map[*watch]bool{}}
 	for _, k := range all {
-		s.byPath[k.Group+"/"+k.Plural] = &collection{Kind: k, objects: map[string]*stored{}}
+		s.byPath[k.Group+"/"+k.Plural] = &collection{
+			Kind: k, objects: map[string]*stored{}, onNode: map[string][]string{}, watches: map[string]map[*watch]bool{},
+		}
 	}
 	return s
 }
@@ -157,11 +163,11 @@ func (s *Server) Put(k *Kind, obj Object, by string) Object {
 	obj.SetResourceVersion(strconv.FormatInt(s.version, 10))
 	obj.GetObjectKind().SetGroupVersionKind(k.GroupVersionKind)
 	if before == nil {
-		at, _ := slices.BinarySearch(c.keys, key)
-		c.keys = slices.Insert(c.keys, at, key)
+		c.keys = with(c.keys, key)
 	}
 	now := &stored{obj: obj}
 	c.objects[key] = now
+	c.index(key, before, now)
 	s.note(c, key, before, now, by)
 	return obj
 }
@@ -174,8 +180,8 @@ func (s *Server) Remove(k *Kind, key, by string) {
 		return
 	}
 	delete(c.objects, key)
-	at, _ := slices.BinarySearch(c.keys, key)
-	c.keys = slices.Delete(c.keys, at, at+1)
+	c.keys = without(c.keys, key)
+	c.index(key, before, nil)
 	s.version++
 	last := before.obj.DeepCopyObject().(Object)
 	last.SetResourceVersion(strconv.FormatInt(s.version, 10))
@@ -195,11 +201,7 @@ func (s *Server) note(c *collection, key string, before, after *stored, by strin
 		c.expired = c.history[historyKept/2].version
 		c.history = slices.Clone(c.history[historyKept/2+1:])
 	}
-	for w := range s.watches {
-		if w.of == c {
-			w.add(e)
-		}
-	}
+	c.tell(e)
 	if s.Changed != nil {
 		change := Change{Kind: c.Kind, Key: key, By: by}
 		if before != nil {

@@ -96,6 +96,11 @@ func (w *watch) stop(err error) {
 	if w.end == nil {
 		w.end = err
 		delete(w.server.watches, w)
+		if same := w.of.watches[w.sel.node]; same != nil {
+			if delete(same, w); len(same) == 0 {
+				delete(w.of.watches, w.sel.node)
+			}
+		}
 	}
 	w.poke()
 }
@@ -254,7 +259,7 @@ func (s *Server) watch(
 		if f != nil {
 			return w.refused(f), nil
 		}
-		for _, key := range keys {
+		for _, key := range s.among(c, sel, keys, version) {
 			if obj := objects[key]; sel.has(obj) {
 				w.line("ADDED", obj.json())
 			}
@@ -279,6 +284,10 @@ func (s *Server) watch(
 		}
 	}
 	s.watches[w] = true
+	if c.watches[sel.node] == nil {
+		c.watches[sel.node] = map[*watch]bool{}
+	}
+	c.watches[sel.node][w] = true
 	return w, nil
 }
 
