@@ -37,8 +37,8 @@ type judge struct {
 	// terminated are the instances that we have asked EC2 to end.
 	terminated map[string]bool
 
-	replaced map[string]bool // the instances for which there was a NodeClaim
-	dropped  time.Time       // when a NodeClaim was last removed
+	replaced map[string][]string // the NodeClaims that were made for an instance, by its id
+	dropped  time.Time           // when a NodeClaim was last removed
 
 	led      string    // the process that has the lease
 	ledSince time.Time // and since when
@@ -56,7 +56,7 @@ func newJudge(w *World) *judge {
 
 		placeholders: map[string]bool{},
 		terminated:   map[string]bool{},
-		replaced:     map[string]bool{},
+		replaced:     map[string][]string{},
 	}
 }
 

@@ -37,15 +37,17 @@ func (j *judge) claimChanged(c memapi.Change, ours bool) {
 	case i == nil || !j.noticed(i.node):
 		j.breaks(oneEach, "%s makes NodeClaim %s for %s, about which nobody has announced anything", c.By, c.Key, replaces)
 	}
-	if j.replaced[replaces] = true; i != nil {
+	if i != nil {
 		j.judgeUse(after, i)
 	}
-	for _, other := range memapi.List[custom](j.w.Server, memapi.NodeClaims) {
-		stands := other.GetDeletionTimestamp() == nil && other.GetLabels()[karpenter.SettledLabel] == ""
-		if other.GetName() != c.Key && other.GetLabels()[karpenter.ReplacesLabel] == replaces && stands {
-			j.breaks(oneEach, "%s makes NodeClaim %s for %s, and there is %s", c.By, c.Key, replaces, other.GetName())
+	for _, name := range j.replaced[replaces] {
+		other := memapi.Get[custom](j.w.Server, memapi.NodeClaims, name)
+		stands := other != nil && other.GetDeletionTimestamp() == nil && other.GetLabels()[karpenter.SettledLabel] == ""
+		if name != c.Key && stands {
+			j.breaks(oneEach, "%s makes NodeClaim %s for %s, and there is %s", c.By, c.Key, replaces, name)
 		}
 	}
+	j.replaced[replaces] = append(j.replaced[replaces], c.Key)
 }
 
 // claimDeleted: we delete claims that we have made, and those of nodes whose interruption is over.
@@ -53,16 +55,15 @@ func (j *judge) claimDeleted(c memapi.Change, before custom) {
 	if before == nil || before.GetDeletionTimestamp() != nil || before.GetLabels()[karpenter.ReplacesLabel] != "" {
 		return
 	}
-	for _, i := range j.w.instances {
-		if i.claim != c.Key {
-			continue
-		}
-		if !j.noticed(i.node) {
-			j.breaks(notOurs, "%s deletes NodeClaim %s of %s, about which nobody has announced anything", c.By, c.Key, i.node)
-		}
-		if node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, i.node); node != nil && !mayRelease(node) {
-			j.breaks(notOurs, "%s deletes NodeClaim %s of %s, whose rehearsal ends with it in service", c.By, c.Key, i.node)
-		}
+	i := j.w.byClaim[c.Key]
+	if i == nil {
+		return
+	}
+	if !j.noticed(i.node) {
+		j.breaks(notOurs, "%s deletes NodeClaim %s of %s, about which nobody has announced anything", c.By, c.Key, i.node)
+	}
+	if node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, i.node); node != nil && !mayRelease(node) {
+		j.breaks(notOurs, "%s deletes NodeClaim %s of %s, whose rehearsal ends with it in service", c.By, c.Key, i.node)
 	}
 }
 

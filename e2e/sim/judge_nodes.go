@@ -164,14 +164,12 @@ func (j *judge) nodeChanged(c memapi.Change, ours bool) {
 
 // standsIn reports whether the node is the on-demand replacement of a spot node, held for its way back.
 func (j *judge) standsIn(node string) bool {
-	for _, claim := range memapi.List[custom](j.w.Server, memapi.NodeClaims) {
-		for _, i := range j.w.instances {
-			if i.node == node && i.claim == claim.GetName() {
-				return claim.GetAnnotations()[karpenter.StandsInAnnotation] != ""
-			}
-		}
+	i := j.w.instanceOf(node)
+	if i == nil {
+		return false
 	}
-	return false
+	claim := memapi.Get[custom](j.w.Server, memapi.NodeClaims, i.claim)
+	return claim != nil && claim.GetAnnotations()[karpenter.StandsInAnnotation] != ""
 }
 
 func summary(rec interruption.Record, has bool) string {

@@ -92,7 +92,10 @@ func (j *judge) judgeRoom(node *corev1.Node, was, rec interruption.Record) {
 	i, limit := j.w.instanceOf(node.Name), j.w.Scene.Karpenter.Limit
 	failed := rec.Replacement != nil && rec.Replacement.State == provisioner.StateFailed
 	before := was.Replacement != nil && was.Replacement.State == provisioner.StateFailed
-	if !failed || before || i == nil || limit == 0 || i.pool != PoolSpot || rec.Kind != interruption.SpotInterruption || j.replaced[i.id] {
+	if !failed || before || i == nil || limit == 0 || i.pool != PoolSpot || rec.Kind != interruption.SpotInterruption {
+		return
+	}
+	if len(j.replaced[i.id]) > 0 {
 		return
 	}
 	if time.Since(j.dropped) < knownBy || len(j.w.faulty.spans) > 0 || j.w.Scene.Rates != (Rates{}) {
@@ -155,13 +158,14 @@ func (j *judge) judgeDeadline(node *corev1.Node, rec interruption.Record, fate *
 		return
 	}
 	acts := j.w.began.Add(l.At + l.Lead)
+	if !rec.Deadline.Before(acts.Add(-5 * time.Second)) {
+		return
+	}
 	for _, other := range j.w.Scene.Losses {
 		if at := other.At + other.Lead; other.Node == l.Node && other.At < l.At && at > l.At && at < l.At+l.Lead {
 			return // what it had said before comes sooner
 		}
 	}
-	if rec.Deadline.Before(acts.Add(-5 * time.Second)) {
-		j.breaks(recordsTrue, "node %s is to end at %.3f, and its record says %.3f",
-			node.Name, acts.Sub(j.w.began).Seconds(), rec.Deadline.Sub(j.w.began).Seconds())
-	}
+	j.breaks(recordsTrue, "node %s is to end at %.3f, and its record says %.3f",
+		node.Name, acts.Sub(j.w.began).Seconds(), rec.Deadline.Sub(j.w.began).Seconds())
 }

@@ -91,7 +91,7 @@ func (j *judge) judgeUntil(life *podLife, recorded, deadline time.Time) {
 	what := "was never asked to end"
 	if !life.asked.IsZero() {
 		what = fmt.Sprintf("was asked to end at %.3f with %d s by %s", life.asked.Sub(w.began).Seconds(), life.grace, life.by)
-		if life.asked.Sub(latest) < j.slack()+j.oneByOne(pod) {
+		if late := life.asked.Sub(latest) - j.slack(); late < 0 || j.oneByOne(pod, late) > late {
 			return
 		}
 	}
@@ -103,8 +103,12 @@ func (j *judge) judgeUntil(life *podLife, recorded, deadline time.Time) {
 const evictionTakes = 70 * time.Millisecond
 
 // oneByOne is how late the last pod of the workload can be, as a budget is charged for one pod after the other.
-func (j *judge) oneByOne(pod *corev1.Pod) (late time.Duration) {
+// It looks no further once that is more than the time that is asked about.
+func (j *judge) oneByOne(pod *corev1.Pod, most time.Duration) (late time.Duration) {
 	for _, life := range j.pods {
+		if late > most {
+			break
+		}
 		if life.pod.Labels[appLabel] == pod.Labels[appLabel] && life.pod.Spec.NodeName != "" && j.noticed(life.pod.Spec.NodeName) {
 			late += evictionTakes
 		}
@@ -121,7 +125,8 @@ func (j *judge) judgeLate(life *podLife, able time.Time, held bool) {
 	}
 	until, what := life.gone, "was never asked to end"
 	if !life.asked.IsZero() {
-		until, what = life.asked.Add(-j.slack()-j.oneByOne(life.pod)), "was asked to end only then"
+		until, what = life.asked.Add(-j.slack()), "was asked to end only then"
+		until = until.Add(-j.oneByOne(life.pod, until.Sub(able)))
 	}
 	if held || until.Sub(able) < recovery || j.w.disturbed(able.Sub(j.w.began), until.Sub(j.w.began)) {
 		return

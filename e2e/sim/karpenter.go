@@ -212,7 +212,7 @@ func (w *World) launch(name string) {
 	}
 	i := &instance{id: instanceID(name), node: name, claim: name, pool: pool, cpu: w.sizeFor(claim)}
 	i.zone = Pick(w.draw(), among, name, "zone")
-	if pool == PoolFallback && w.reserved() < k.Reserved {
+	if pool == PoolFallback && k.Reserved > 0 && w.reserved() < k.Reserved {
 		i.reserved = capacity.Allows(reserved)
 		w.judge.judgePaid(claim, i)
 	}
@@ -292,12 +292,7 @@ func (w *World) terminate(name string) {
 	if claim == nil || claim.GetDeletionTimestamp() == nil {
 		return
 	}
-	var i *instance
-	for _, of := range w.instances {
-		if of.claim == name {
-			i = of
-		}
-	}
+	i := w.byClaim[name]
 	if i == nil { // nothing was launched
 		w.Remove(memapi.NodeClaims, name, byKarpenter)
 		return

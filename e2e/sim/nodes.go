@@ -40,6 +40,9 @@ func (w *World) instanceOf(node string) *instance { return w.byNode[node] }
 func (w *World) add(i *instance) {
 	i.runs = true
 	w.instances[i.id], w.byNode[i.node] = i, i
+	if i.claim != "" {
+		w.byClaim[i.claim] = i
+	}
 }
 
 func quantity(milli int64) resource.Quantity {
@@ -99,11 +102,13 @@ func (w *World) nodeOf(i *instance, claim types.UID, ready bool) *corev1.Node {
 
 func (w *World) buildNode(n Node) {
 	i := &instance{id: instanceID(n.Name), node: n.Name, pool: n.Pool, zone: n.Zone, cpu: n.CPU}
+	if w.cloud == nil {
+		i.claim = "claim-" + n.Name
+	}
 	w.add(i)
 	old := metav1.NewTime(w.began.Add(-time.Hour))
 	node := w.groupNodeOf(i, true)
 	if w.cloud == nil {
-		i.claim = "claim-" + n.Name
 		claim := w.newClaim(i.claim, n.Pool, nil)
 		claim.SetCreationTimestamp(old)
 		w.setClaim(claim, i, "Launched", "Registered", "Initialized")

@@ -16,10 +16,10 @@ import (
 func (w *World) lookForRoom() {
 	w.after(30*time.Millisecond, "schedule", func() {
 		left := false
-		waiting := slices.Clone(memapi.List[*corev1.Pod](w.Server, memapi.Pods))
+		waiting := w.podsOn("")
 		slices.SortStableFunc(waiting, func(a, b *corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 		for _, pod := range waiting {
-			if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || memapi.Finished(pod) {
+			if pod.DeletionTimestamp != nil || memapi.Finished(pod) {
 				continue
 			}
 			if node := w.nodeFor(pod); node != "" {

@@ -48,14 +48,7 @@ func isDaemon(pod *corev1.Pod) bool {
 }
 
 // podsOn are the pods of a node, by key.
-func (w *World) podsOn(node string) (pods []*corev1.Pod) {
-	for _, pod := range memapi.List[*corev1.Pod](w.Server, memapi.Pods) {
-		if pod.Spec.NodeName == node {
-			pods = append(pods, pod)
-		}
-	}
-	return pods
-}
+func (w *World) podsOn(node string) []*corev1.Pod { return memapi.PodsOn(w.Server, node) }
 
 // workloadOf is the workload that a pod is of.
 func (w *World) workloadOf(pod *corev1.Pod) *Workload { return w.workloads[pod.Labels[appLabel]] }

@@ -32,6 +32,7 @@ type World struct {
 	wake      chan struct{}
 	instances map[string]*instance // by id
 	byNode    map[string]*instance
+	byClaim   map[string]*instance
 	workloads map[string]*Workload // by name
 	made      map[string]int       // names that were made, by what for
 	failures  map[string]*failures // of Jobs, by name
@@ -53,7 +54,8 @@ type World struct {
 func New(s Scene) *World {
 	w := &World{
 		Server: memapi.New(), Scene: s, sqs: sqsemu.New(), began: time.Now(), byKey: map[string]*timer{}, wake: make(chan struct{}, 1),
-		instances: map[string]*instance{}, byNode: map[string]*instance{}, workloads: map[string]*Workload{}, made: map[string]int{}, failures: map[string]*failures{}, clients: map[string]bool{},
+		instances: map[string]*instance{}, byNode: map[string]*instance{}, byClaim: map[string]*instance{},
+		workloads: map[string]*Workload{}, made: map[string]int{}, failures: map[string]*failures{}, clients: map[string]bool{},
 		replicas: make([]*memapi.Client, Replicas), agents: map[string]*agent{},
 		launchedFor: map[string]string{},
 	}
