@@ -424,6 +424,9 @@ func (f *Fleet) planWaves() {
 	f.wavesAt = interruption.Later(f.now.Add(wavesFor), f.wavesFloor)
 	was := f.waves
 	f.waves = fresh
+	if len(fresh.Starts) == 0 {
+		return // and there is no pause: a look at all pods would be one for each node that begins
+	}
 	for _, n := range f.nodes {
 		for uid := range n.tracked {
 			at, ok := fresh.Starts[uid]
