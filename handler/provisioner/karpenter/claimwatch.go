@@ -34,9 +34,10 @@ type claimWatch struct {
 	awake   chan struct{}
 	refused sync.Once
 
-	mu     sync.Mutex
-	synced bool
-	known  map[string]*Claim
+	mu      sync.Mutex
+	synced  bool
+	known   map[string]*Claim
+	replace map[string]map[string]bool // their names, by the value of ReplacesLabel
 }
 
 func newClaimWatch(client dynamic.Interface, single bool, changed func(*Claim, string), log zerolog.Logger) *claimWatch {
@@ -47,6 +48,7 @@ func newClaimWatch(client dynamic.Interface, single bool, changed func(*Claim, s
 		log:     log,
 		awake:   make(chan struct{}),
 		known:   map[string]*Claim{},
+		replace: map[string]map[string]bool{},
 	}
 }
 
@@ -106,7 +108,28 @@ func (c *claimWatch) learn(claim *Claim) {
 		return
 	}
 	if old := c.known[claim.Name]; old == nil || old.UID != claim.UID || !nodes.Older(claim.ResourceVersion, old.ResourceVersion) {
-		c.known[claim.Name] = claim.slim()
+		c.keepLocked(claim.slim())
+	}
+}
+
+func (c *claimWatch) keepLocked(claim *Claim) {
+	c.dropLocked(claim.Name)
+	label := claim.Labels[ReplacesLabel]
+	if c.replace[label] == nil {
+		c.replace[label] = map[string]bool{}
+	}
+	c.known[claim.Name], c.replace[label][claim.Name] = claim, true
+}
+
+func (c *claimWatch) dropLocked(name string) {
+	claim := c.known[name]
+	if claim == nil {
+		return
+	}
+	label := claim.Labels[ReplacesLabel]
+	delete(c.known, name)
+	if delete(c.replace[label], name); len(c.replace[label]) == 0 {
+		delete(c.replace, label)
 	}
 }
 
@@ -114,9 +137,9 @@ func (c *claimWatch) shown(before, after *Claim) {
 	c.mu.Lock()
 	old := c.known[cmp.Or(after, before).Name]
 	if after == nil {
-		delete(c.known, before.Name)
+		c.dropLocked(before.Name)
 	} else {
-		c.known[after.Name] = after
+		c.keepLocked(after)
 	}
 	c.mu.Unlock()
 
@@ -132,7 +155,7 @@ func (c *claimWatch) shown(before, after *Claim) {
 func (c *claimWatch) forget(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.known, name)
+	c.dropLocked(name)
 }
 
 // slim keeps what we need to know of a NodeClaim of ours. A claim lives as long as its node,

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	clienttesting "k8s.io/client-go/testing"
@@ -73,5 +75,37 @@ func TestSlim(t *testing.T) {
 	set("x", "status", "conditions")(claim)
 	if got := decodeClaim(claim).slim(); got.state() != provisioner.StateRequested {
 		t.Errorf("hostile claim: %+v; want one that is not launched", got)
+	}
+}
+
+// What replaces an instance is known from the watch and from calls, until it is gone.
+func TestReplacing(t *testing.T) {
+	c := newClaimWatch(nil, false, func(*Claim, string) {}, zerolog.Nop())
+	claim := func(name, instance, version string) *Claim {
+		return &Claim{ObjectMeta: metav1.ObjectMeta{
+			Name: name, UID: "uid", ResourceVersion: version, Labels: map[string]string{ReplacesLabel: instance},
+		}}
+	}
+	check := func(instance string, want ...string) {
+		t.Helper()
+		got := c.replacing(instance)
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("%s is replaced by %q, want %q", instance, got, want)
+		}
+	}
+	c.learn(claim("a", "i-1", "1"))
+	c.shown(nil, claim("b", "i-1", "2"))
+	c.shown(nil, claim("c", "i-2", "3"))
+	check("i-1", "a", "b")
+	check("i-2", "c")
+	c.shown(claim("a", "i-1", "1"), claim("a", "i-2", "4")) // somebody has changed its label
+	check("i-1", "b")
+	check("i-2", "a", "c")
+	c.shown(claim("c", "i-2", "3"), nil)
+	c.forget("b")
+	check("i-1")
+	check("i-2", "a")
+	if c.forget("a"); len(c.known)+len(c.replace) > 0 {
+		t.Errorf("%v and %v are left", c.known, c.replace)
 	}
 }

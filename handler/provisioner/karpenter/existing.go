@@ -94,12 +94,11 @@ func (b *Backend) instead(ctx context.Context, o claimOrder) (*interruption.Repl
 
 // replacing are the names of the known claims that replace the instance.
 func (c *claimWatch) replacing(instance string) (names []string) {
+	label := labelValue(instance)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, claim := range c.known {
-		if claim.isOurs(instance) {
-			names = append(names, claim.Name)
-		}
+	for name := range c.replace[label] {
+		names = append(names, name)
 	}
 	return names
 }
