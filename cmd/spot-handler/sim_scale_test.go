@@ -90,6 +90,7 @@ func playCrowd(t *testing.T, c sim.Crowd, name string) {
 		time.Sleep(3 * time.Minute)
 		got = world.Crowded()
 		world.End()
+		cancel() // what becomes of the cluster after that counts for nothing
 		time.Sleep(calmsDown)
 	})
 	t.Logf("%d nodes, %d lost, %s: last cordon %.1f s, %d of %d pods asked to end, the last after %.1f s, %d late, %d left; "+
