@@ -93,9 +93,9 @@ func playCrowd(t *testing.T, c sim.Crowd, name string) {
 		cancel() // what becomes of the cluster after that counts for nothing
 		time.Sleep(calmsDown)
 	})
-	t.Logf("%d nodes, %d lost, %s: last cordon %.1f s, %d of %d pods asked to end, the last after %.1f s, %d late, %d left; "+
+	t.Logf("%d nodes, %d lost, %s: last cordon %.1f s, last replacement requested %.1f s, %d of %d pods asked to end, the last after %.1f s, %d late, %d left; "+
 		"%d requests, longest in line %.2f s; heap of an idle replica %d MiB; processor time of all %.0f s, in %.0f s",
-		c.Nodes, c.Lost, name, got.Cordoned.Seconds(), got.Evicted, c.Lost*c.Pods, got.Ended.Seconds(), got.Late, got.Left,
+		c.Nodes, c.Lost, name, got.Cordoned.Seconds(), got.Replaced.Seconds(), got.Evicted, c.Lost*c.Pods, got.Ended.Seconds(), got.Late, got.Left,
 		got.Requests, got.Queued.Seconds(), grown>>20, (processorTime(t) - cpu).Seconds(), time.Since(began).Seconds())
 }
 

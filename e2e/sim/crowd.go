@@ -61,6 +61,7 @@ func NewCrowd(c Crowd) *World {
 // Crowded is what has become of a crowd.
 type Crowded struct {
 	Cordoned time.Duration // from the announcement until the last node was cordoned
+	Replaced time.Duration // likewise, until the last replacement was asked for
 	Ended    time.Duration // likewise, until the last pod was asked to end
 	Evicted  int           // pods that were asked to end
 	Late     int           // of them, those that had less than their grace period
@@ -88,6 +89,9 @@ func (w *World) Crowded() (c Crowded) {
 			}
 			c.Evicted++
 			c.Ended = max(c.Ended, life.asked.Sub(began))
+		}
+		if at := w.judge.lastReplaced; !at.IsZero() {
+			c.Replaced = at.Sub(began)
 		}
 		c.Requests, c.Queued = w.judge.requests, w.seats.longest
 	})

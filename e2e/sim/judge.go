@@ -38,7 +38,9 @@ type judge struct {
 	terminated map[string]bool
 
 	replaced map[string][]string // the NodeClaims that were made for an instance, by its id
-	dropped  time.Time           // when a NodeClaim was last removed
+	// lastReplaced is when the last of these was made.
+	lastReplaced time.Time
+	dropped      time.Time // when a NodeClaim was last removed
 
 	led      string    // the process that has the lease
 	ledSince time.Time // and since when

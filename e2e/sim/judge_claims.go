@@ -47,7 +47,7 @@ func (j *judge) claimChanged(c memapi.Change, ours bool) {
 			j.breaks(oneEach, "%s makes NodeClaim %s for %s, and there is %s", c.By, c.Key, replaces, name)
 		}
 	}
-	j.replaced[replaces] = append(j.replaced[replaces], c.Key)
+	j.replaced[replaces], j.lastReplaced = append(j.replaced[replaces], c.Key), time.Now()
 }
 
 // claimDeleted: we delete claims that we have made, and those of nodes whose interruption is over.
