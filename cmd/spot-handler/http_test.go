@@ -202,6 +202,22 @@ func TestHeldConnectionsLeaveRoomForProbes(t *testing.T) {
 	}
 }
 
+// Connections that are closed make room for others: nobody else loses one for them.
+func TestClosedConnectionsMakeRoom(t *testing.T) {
+	t.Parallel()
+	var c connections
+	first, _ := net.Pipe()
+	c.changed(first, http.StateNew)
+	for range 2 * maxConnections {
+		conn, _ := net.Pipe()
+		c.changed(conn, http.StateNew)
+		c.changed(conn, http.StateClosed)
+	}
+	if err := first.SetDeadline(time.Now()); err != nil || len(c.open) != 1 || c.open[0] != first {
+		t.Errorf("%d are open, and the first one is closed: %v", len(c.open), err)
+	}
+}
+
 // A header without an end, and a request that comes in drops, are given up.
 func TestLongAndSlowRequestsAreRefused(t *testing.T) {
 	t.Parallel()

@@ -60,3 +60,16 @@ func TestLeaderships(t *testing.T) {
 	end(context.Canceled)
 	want(2, 1)
 }
+
+// Where there is nobody to elect, a process drains without a lease.
+func TestNobodyToElect(t *testing.T) {
+	for name, cfg := range map[string]settings{"a single replica": {mode: modeQueue}, "a process on each node": {mode: modeIMDS, leaderElect: true}} {
+		began := false
+		p := &process{cfg: cfg, leader: prometheus.NewGauge(prometheus.GaugeOpts{Name: "leader"}), leaderships: newLeaderships(func(reg *prometheus.Registry) leadership {
+			return leadership{nil, func(context.Context) error { began = true; return nil }, func() {}, reg}
+		})}
+		if err := p.drain(t.Context(), nil); err != nil || !began {
+			t.Errorf("%s: %v, began %t", name, err, began)
+		}
+	}
+}
