@@ -36,11 +36,14 @@ func (r *reconciliation) drain(ctx context.Context) (done bool, err error) {
 	}
 	status, ok := r.set(ctx, in, goal)
 	end := r.rec.DrainEndFrom(r.known.started)
-	r.lookAgain(end)
+	ended := !end.IsZero() && !time.Now().Before(end)
+	if !ended {
+		r.lookAgain(end)
+	}
 	switch {
-	case !ok: // the drainer wakes us when it knows the pods
+	case !ok: // the drainer wakes us when it knows the pods, which can be after the end
 		return true, nil
-	case end.IsZero() || time.Now().Before(end):
+	case !ended:
 	case len(status.Moving) == 0: // only their volumes are still attached
 		return true, r.end(ctx, status, r.rec, interruption.Drained)
 	default:

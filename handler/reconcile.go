@@ -286,10 +286,18 @@ func (r *reconciliation) fieldsOf(e *zerolog.Event, rec interruption.Record) *ze
 	return e.Str("node", r.node.Name).EmbedObject(rec)
 }
 
-// until is the time to t, but at least a millisecond: zero means never.
+// overdue is how long what was due waits for its next look: one that comes too late for what it is about must not
+// come again at once, thousands of times a second.
+const overdue = time.Second
+
+// until is the time to t, but a second if that is past: zero means never.
 func until(t time.Time) time.Duration {
-	if t.IsZero() {
+	switch left := time.Until(t); {
+	case t.IsZero():
 		return 0
+	case left <= 0:
+		return overdue
+	default:
+		return left
 	}
-	return max(time.Millisecond, time.Until(t))
 }

@@ -36,6 +36,9 @@ const (
 	remembered = 24 * time.Hour
 	// identifyTimeout bounds one lookup of what a node is.
 	identifyTimeout = 5 * time.Second
+	// identifyAtOnce is how many lookups are under way at a time: when thousands of nodes are lost, theirs must
+	// not be in the way of cordons and evictions.
+	identifyAtOnce = 32
 	// identifyAgain is how long after a lookup that failed the next one begins. Until one succeeds,
 	// nothing is remembered of the node: its kubelet's word is worse than none.
 	identifyAgain = 30 * time.Second
@@ -94,6 +97,8 @@ func (i *instance) is(node *corev1.Node) {
 
 // ask finds out what the node is, and notes what is pending.
 func (m *Memory) ask(identify IdentifyFunc, i *instance, node *corev1.Node) {
+	m.lookups <- struct{}{}
+	defer func() { <-m.lookups }()
 	ctx, cancel := context.WithTimeout(context.Background(), identifyTimeout)
 	defer cancel()
 	made, err := identify(ctx, node)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -88,6 +89,32 @@ func TestLabelsOfTheMakerCount(t *testing.T) {
 		m.wantTally(t, "a", 1, 0)
 		if len(m.of) != 1 || lookups != 1 {
 			t.Errorf("lost %v after %d lookups, want one of each", m.of, lookups)
+		}
+	})
+}
+
+// When thousands of nodes are lost at once, their lookups take turns, and each is noted in the end.
+func TestLookupsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, stop := keep(t, newConfigMaps(nil), t.Output())
+		defer stop()
+		var underWay, most atomic.Int32
+		m.Identify(func(_ context.Context, node *corev1.Node) (*corev1.Node, error) {
+			n := underWay.Add(1)
+			defer underWay.Add(-1)
+			if n > most.Load() {
+				most.Store(n)
+			}
+			time.Sleep(time.Second)
+			return spotNode("m5.large", "a"), nil
+		})
+		const lost = 10 * identifyAtOnce
+		for i := range lost {
+			m.Note(ofInstance(i, spotNode("m5.large", "a")), record(interruption.SpotInterruption))
+		}
+		time.Sleep(time.Minute)
+		if got := m.of[Loss{Offering{"m5.large", "a"}, "spot"}]; most.Load() != 32 || got == nil || got.Lost < lost-1 {
+			t.Errorf("%d lookups at once, want 32; %+v, want %d lost", most.Load(), got, lost)
 		}
 	})
 }

@@ -75,6 +75,7 @@ type Memory struct {
 
 	instances map[string]*instance // of which something was noted
 	identify  IdentifyFunc         // nil: a Node's own labels are believed
+	lookups   chan struct{}        // has an element for each lookup that is under way
 
 	all func() []*corev1.Node // the nodes of the cluster; nil: not known
 }
@@ -88,6 +89,7 @@ func New() *Memory {
 		counted: map[string]time.Time{},
 
 		instances: map[string]*instance{},
+		lookups:   make(chan struct{}, identifyAtOnce),
 	}
 }
 
