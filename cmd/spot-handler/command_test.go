@@ -95,3 +95,12 @@ func TestHelpIsCompleteAndFitsTheTerminal(t *testing.T) {
 		}
 	}
 }
+
+// Scripts go by these: the manual names them.
+func TestExitCodesAreThoseOfTheManual(t *testing.T) {
+	for name, tt := range map[string][2]int{"clean": {exitClean, 0}, "failed": {exitRuntime, 1}, "wrong use": {exitUsage, 2}, "found, or not as required": {exitFound, 3}} {
+		if tt[0] != tt[1] {
+			t.Errorf("%s: %d, want %d", name, tt[0], tt[1])
+		}
+	}
+}

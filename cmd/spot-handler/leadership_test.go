@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"os"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
 )
@@ -64,12 +67,40 @@ func TestLeaderships(t *testing.T) {
 // Where there is nobody to elect, a process drains without a lease.
 func TestNobodyToElect(t *testing.T) {
 	for name, cfg := range map[string]settings{"a single replica": {mode: modeQueue}, "a process on each node": {mode: modeIMDS, leaderElect: true}} {
-		began := false
-		p := &process{cfg: cfg, leader: prometheus.NewGauge(prometheus.GaugeOpts{Name: "leader"}), leaderships: newLeaderships(func(reg *prometheus.Registry) leadership {
-			return leadership{nil, func(context.Context) error { began = true; return nil }, func() {}, reg}
+		leader, began := prometheus.NewGauge(prometheus.GaugeOpts{Name: "leader"}), false
+		leads := func() float64 {
+			var m dto.Metric
+			if err := leader.Write(&m); err != nil {
+				t.Fatal(err)
+			}
+			return m.GetGauge().GetValue()
+		}
+		p := &process{cfg: cfg, leader: leader, leaderships: newLeaderships(func(reg *prometheus.Registry) leadership {
+			return leadership{nil, func(context.Context) error { began = leads() == 1; return nil }, func() {}, reg}
 		})}
-		if err := p.drain(t.Context(), nil); err != nil || !began {
-			t.Errorf("%s: %v, began %t", name, err, began)
+		if err := p.drain(t.Context(), nil); err != nil || !began || leads() != 0 {
+			t.Errorf("%s: %v, led by itself %t, and %v afterwards", name, err, began, leads())
+		}
+	}
+}
+
+// Events are about the pod that the process runs in: by the downward API, or by its host's name, which is the pod's.
+func TestOwnPod(t *testing.T) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		cfg  settings
+		want types.NamespacedName
+	}{
+		{settings{mode: modeQueue, podNamespace: "ops", podName: "spot-handler-0"}, types.NamespacedName{Namespace: "ops", Name: "spot-handler-0"}},
+		{settings{mode: modeQueue, podNamespace: "ops"}, types.NamespacedName{Namespace: "ops", Name: host}},
+		{settings{mode: modeQueue, podName: "spot-handler-0"}, types.NamespacedName{}},
+		{settings{mode: modeIMDS, podNamespace: "ops", podName: "spot-handler-0"}, types.NamespacedName{}},
+	} {
+		if got := ownPod(tt.cfg); got != tt.want {
+			t.Errorf("%+v: %s, want %s", tt.cfg, got, tt.want)
 		}
 	}
 }

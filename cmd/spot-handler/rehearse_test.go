@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -68,6 +69,27 @@ func TestDraw(t *testing.T) {
 				t.Errorf("drawn %q, %v; want %q", namesOf(got), err, tt.want)
 			}
 		})
+	}
+}
+
+// What is drawn is shown in the order of the names.
+func TestDrawnNodesAreInOrder(t *testing.T) {
+	var all []*corev1.Node
+	var want []string
+	for i := range 9 {
+		want = append(want, fmt.Sprint("spot-", i))
+		all = append(all, &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: want[i], Labels: map[string]string{"karpenter.sh/capacity-type": "spot"}},
+			Spec:       corev1.NodeSpec{ProviderID: fmt.Sprintf("aws:///eu-west-1a/i-%017x", i)},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+		})
+	}
+	r := rehearse.New(nil, rehearse.Options{
+		Loss: plan.Loss{Kind: interruption.SpotInterruption, Deadline: time.Minute}, Rules: rulesOf(settings{mode: modeQueue}, nil),
+	}, time.Now())
+	got, err := (&rehearseCommand{random: 9, chosen: selection{any: true, labels: labels.Everything()}}).draw(all, r)
+	if err != nil || !slices.Equal(namesOf(got), want) {
+		t.Errorf("drawn %q, %v; want %q", namesOf(got), err, want)
 	}
 }
 
