@@ -39,6 +39,7 @@ type Fleet struct {
 	waves      Waves
 	wavesOld   bool      // something has happened since they were worked out
 	wavesAt    time.Time // when they can be worked out again
+	wavesAgain time.Time // when they are old, whatever happens; zero: never
 	wavesFloor time.Time // when they can be at the earliest, whatever happens: otherwise nothing else would get done
 
 	groups   map[groupKey]*group
@@ -186,6 +187,10 @@ func (f *Fleet) Next(now time.Time) Todo {
 	for name, ok := f.recounts.take(now); ok; name, ok = f.recounts.take(now) {
 		f.count(f.deployments[name])
 	}
+	if !f.wavesAgain.IsZero() && !now.Before(f.wavesAgain) {
+		f.wavesAgain = time.Time{}
+		f.wavesStale()
+	}
 	f.planWaves()
 	for range plansAtOnce {
 		n, ok := f.plans.take(now)
@@ -209,6 +214,7 @@ func (f *Fleet) Next(now time.Time) Todo {
 	if f.wavesOld {
 		wake = interruption.Earlier(wake, f.wavesAt)
 	}
+	wake = interruption.Earlier(wake, f.wavesAgain)
 	todo := f.todo
 	f.todo = Todo{}
 	for _, list := range [][]Subject{todo.Unwatch, todo.Watch, todo.LookUp} {

@@ -75,6 +75,9 @@ type Waves struct {
 	// Review is when a pod that waits for its turn to be surged might have to be counted among
 	// those in waves, if no turn has come until then; zero if none waits.
 	Review time.Time
+	// Again is when they have to be worked out again even if nothing happens, as a replacement pod is no longer
+	// waited for; zero if none is.
+	Again time.Time
 }
 
 // planWaves plans for the pods of all draining nodes together.
@@ -92,27 +95,30 @@ func planWaves(now time.Time, nodes []Situation, budgets []*policyv1.PodDisrupti
 			away[budget] = append(away[budget], leaving)
 		}
 	}
-	starts := map[types.UID]time.Time{}
+	waves := Waves{Starts: map[types.UID]time.Time{}, Review: review}
 	for _, budget := range budgets {
-		if waveSize(budget) <= 0 {
-			continue // it never lets any go
+		group := groups[budget]
+		if waveSize(budget) <= 0 || len(group) == 0 {
+			continue // it never lets any go, or need not
 		}
 		var theirs []Leaving
 		onTheirWay := 0
 		for _, l := range away[budget] {
-			if theirs = append(theirs, l.Leaving); l.awaited(now) {
+			theirs = append(theirs, l.Leaving)
+			if until, awaited := l.awaited(now); awaited {
 				onTheirWay++
+				waves.Again = interruption.Earlier(waves.Again, until)
 			}
 		}
-		atOnce, group := sparedBy(budget, onTheirWay), groups[budget]
+		atOnce := sparedBy(budget, onTheirWay)
 		if len(group) <= atOnce {
 			continue
 		}
 		for uid, at := range planGroup(asSeen(group, theirs), atOnce) {
-			starts[uid] = interruption.Earlier(starts[uid], at)
+			waves.Starts[uid] = interruption.Earlier(waves.Starts[uid], at)
 		}
 	}
-	return Waves{Starts: starts, Review: review}
+	return waves
 }
 
 // sparedBy is how many pods the budget lets go at a time as things are, at least one: those that are not
@@ -149,14 +155,14 @@ func leftBy(nodes []Situation) (away []leaving) {
 }
 
 // awaited reports whether the pod's replacement pod is still to be Ready, by the time that the pod itself
-// once took.
-func (l leaving) awaited(now time.Time) bool {
+// once took, and until when; zero if that is not known.
+func (l leaving) awaited(now time.Time) (until time.Time, awaited bool) {
 	from, ok := l.began()
 	switch {
 	case !ok:
-		return false
+		return time.Time{}, false
 	case l.alone && l.Gone.IsZero():
-		return true
+		return time.Time{}, true
 	case l.alone:
 		from = l.Gone.Add(endsAfter(l.Pod, 0))
 	}
@@ -164,7 +170,8 @@ func (l leaving) awaited(now time.Time) bool {
 	if !known {
 		startup = unknownCycle
 	}
-	return now.Before(from.Add(min(startup, longestCycle) + turnaround))
+	until = from.Add(min(startup, longestCycle) + turnaround)
+	return until, now.Before(until)
 }
 
 // asSeen is the group with how long its pods take to end, as far as others of it have shown that.
@@ -423,7 +430,7 @@ func (f *Fleet) planWaves() {
 	f.wavesFloor = f.now.Add(time.Duration(pods) * wavesPause)
 	f.wavesAt = interruption.Later(f.now.Add(wavesFor), f.wavesFloor)
 	was := f.waves
-	f.waves = fresh
+	f.waves, f.wavesAgain = fresh, fresh.Again
 	if len(fresh.Starts) == 0 {
 		return // and there is no pause: a look at all pods would be one for each node that begins
 	}

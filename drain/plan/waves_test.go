@@ -221,6 +221,38 @@ func TestCycles(t *testing.T) {
 	}
 }
 
+// As long as a replacement pod is awaited, a pod that is not Ready can be that one. When its time is over it is another
+// one, which is broken and uses up what the budget spares, though nothing has happened.
+func TestReplacementPodsAreAwaitedForAWhile(t *testing.T) {
+	s := surging(DeploymentState{})
+	s.Policy.Strategy, s.Deadline = StrategyHold, now.Add(time.Hour)
+	for i := range 2 {
+		s.Pods = append(s.Pods, pod(fmt.Sprint("p", i), of("web"), withGrace(45), readyAfter(10*time.Second)))
+	}
+	grace := int64(45)
+	gone := pod("left", of("web"), readyAfter(10*time.Second))
+	gone.DeletionTimestamp, gone.DeletionGracePeriodSeconds = &metav1.Time{Time: now.Add(40 * time.Second)}, &grace
+	s.Left = []Leaving{{Pod: gone, Gone: now.Add(-4 * time.Second)}}
+	budgets := []*policyv1.PodDisruptionBudget{shopBudget("web", 6, 4, 5)}
+
+	waves := planWaves(now, []Situation{s}, budgets)
+	again := now.Add(-5 * time.Second).Add(10*time.Second + turnaround)
+	if len(waves.Starts) > 0 || !waves.Again.Equal(again) {
+		t.Errorf("starts %v, again at %s; want none, and again at %s", waves.Starts, waves.Again, again)
+	}
+	if waves = planWaves(again, []Situation{s}, budgets); len(waves.Starts) != 2 || !waves.Again.IsZero() {
+		t.Errorf("starts %v, again at %s; want both in waves, and no other look", waves.Starts, waves.Again)
+	}
+	f := NewFleet(s.Policy, 32, 1)
+	f.wavesAgain = again
+	if todo := f.Next(now); !todo.Wake.Equal(again) {
+		t.Errorf("asks again at %s, want %s", todo.Wake, again)
+	}
+	if f.Next(again); !f.wavesAgain.IsZero() {
+		t.Error("the waves stay as they are")
+	}
+}
+
 func TestSparedBy(t *testing.T) {
 	for name, tt := range map[string]struct {
 		current    int32
