@@ -69,7 +69,7 @@ func TestPlanForPrograms(t *testing.T) {
 	if err := json.Unmarshal(stdout.Bytes(), &f); err != nil {
 		t.Fatalf("%v\n%s", err, &stdout)
 	}
-	if len(f.Pods) != 1 || f.Pods[0].Outcome != plan.Truncated || f.Pods[0].Gone == nil || f.Assumptions.Stop.From != "assumed" || len(f.Unread) == 0 {
+	if len(f.Pods) != 1 || f.Pods[0].Outcome != plan.Truncated || f.Pods[0].Gone == nil || f.Assumptions.Stop.From != "assumed" || len(f.Unread) == 0 || f.DryRun != nil {
 		t.Errorf("%+v", f)
 	}
 }
