@@ -25,7 +25,7 @@
 //     has drained the node before. It waits at its hooks only where there is a queue: the metadata never say so.
 //   - The scheduler preempts nothing but placeholders.
 //   - In mode imds only nodes that are lost have a process, which does not drain.
-//   - Of scheduled events only retirements are played.
+//   - Of scheduled events only retirements are played, and reboots that EC2 never makes, as it interrupts before.
 //   - Who rehearses an interruption looks at neither a plan nor at findings before, and nobody watches it.
 //
 // # How it is known to be true

@@ -51,7 +51,35 @@ func DrawScene(seed uint64) Scene {
 	if d.Chance(0.1, "reserved") {
 		s.Karpenter.Reserved = 1 + d.Int(2, "how many reserved")
 	}
+	if d.Chance(0.2, "short of machines") {
+		s.runShort(d)
+	}
 	return s
+}
+
+// runShort has no machine come in time, as EC2 interrupts most when it's short of them, and metal takes minutes to boot.
+// Several are lost at once, and their pods have to do with the room that there is, which is plenty.
+func (s *Scene) runShort(d Draw) {
+	if s.Karpenter.Limit, s.Karpenter.Reserved = 0, 0; d.Chance(0.6, "slow to boot") {
+		s.Karpenter.Boot, s.Karpenter.NoCapacity = d.Between(2*time.Minute, 6*time.Minute, "boots slowly"), 0
+	} else {
+		s.Karpenter.NoCapacity, s.Karpenter.NoSpot = 1, 1
+	}
+	if d.Chance(0.5, "and nothing else fails") {
+		s.Faults, s.Rates, s.Webhook = nil, Rates{}, 0
+	}
+	for i := range s.Nodes {
+		if s.Nodes[i].Pool == PoolFallback {
+			s.Nodes[i].CPU = 32000
+		}
+	}
+	for i := range s.Losses {
+		l := &s.Losses[i]
+		overtakes := slices.ContainsFunc(s.Losses, func(of Loss) bool { return of.Node == l.Node && of.Kind == interruption.ScheduledEvent })
+		if l.Kind == interruption.SpotInterruption && l.Cancel == 0 && l.Warned == 0 && !overtakes {
+			l.At = 20*time.Second + time.Duration(i)*50*time.Millisecond
+		}
+	}
 }
 
 func drawFlags(d Draw, groups Groups) []string {
@@ -113,7 +141,7 @@ const ebsZone = "topology.ebs.csi.aws.com/zone"
 var budgets = []string{"maxUnavailable=1", "maxUnavailable=25%", "minAvailable=50%", "maxUnavailable=0", "minAvailable=1"}
 
 func (s *Scene) drawWorkloads(d Draw) {
-	kinds := []string{"Deployment", "Deployment", "Deployment", "StatefulSet", "ReplicaSet", "Job", "Pod"}
+	kinds := []string{"Deployment", "Deployment", "Deployment", "StatefulSet", "StatefulSet", "ReplicaSet", "Job", "Pod"}
 	for i := range 2 + d.Int(6, "workloads") {
 		name := fmt.Sprintf("app-%d", i)
 		w := Workload{
@@ -138,12 +166,14 @@ func (s *Scene) drawWorkloads(d Draw) {
 			if w.Kind == "StatefulSet" && d.Chance(0.5, name, "one at a time") { // as most databases
 				w.Budget, w.Replicas = "maxUnavailable=1", max(3, w.Replicas)
 			}
-			if w.Replicas > 3 && d.Chance(0.2, name, "some at a time") {
+			if w.Replicas > 3 && d.Chance(0.5, name, "some at a time") {
 				w.Budget = Pick(d, []string{"maxUnavailable=2", "maxUnavailable=3"}, name, "how many at a time")
 			}
 		}
-		if d.Chance(0.15, name, "is broken") {
-			w.Broken = 1 + d.Int(max(1, w.Replicas/2), name, "broken")
+		if d.Chance(0.25, name, "is broken") {
+			if w.Broken = 1; d.Chance(0.4, name, "several are") {
+				w.Broken += d.Int(max(1, w.Replicas/2), name, "broken")
+			}
 		}
 		w.Annotations, w.Gang = drawAnnotations(d, name), d.Chance(0.05, name, "gang")
 		if d.Chance(0.03, name, "takes long") { // it finishes a game or a call
@@ -244,9 +274,9 @@ func (s *Scene) drawLosses(d Draw) {
 		if loss.Kind == interruption.SpotInterruption && d.Chance(0.08, name, "retires") {
 			loss = drawRetirement(d, loss)
 		}
-		if loss.Kind == interruption.SpotInterruption && d.Chance(0.04, name, "hibernates") {
+		if loss.Kind == interruption.SpotInterruption && d.Chance(0.07, name, "hibernates") {
 			loss.Hibernates, loss.Lead, loss.Renews, loss.Takes, loss.Cancel = true, 0, false, true, 0
-			loss.Early = -d.Between(10*time.Second, 150*time.Second, name, "writes its memory")
+			loss.Early = -d.Between(10*time.Second, 4*time.Minute, name, "writes its memory")
 		}
 		s.Losses = append(s.Losses, loss)
 		if loss.Kind == interruption.ScheduledEvent && loss.Withdrawn == 0 && d.Chance(0.4, name, "is interrupted first") {
@@ -269,7 +299,7 @@ func drawRetirement(d Draw, l Loss) Loss {
 // event's window, and interrupt it before it acts on the event.
 func (s *Scene) drawOvertaken(d Draw) Loss {
 	scheduled := &s.Losses[len(s.Losses)-1]
-	scheduled.Takes, scheduled.Cancel = false, 0
+	scheduled.Takes, scheduled.Cancel, scheduled.Reboots = false, 0, d.Chance(0.5, scheduled.Node, "reboots")
 	return Loss{
 		Node: scheduled.Node, Kind: interruption.SpotInterruption, Lead: interruption.SpotNotice, Copies: 1, Takes: true,
 		At:    scheduled.At + scheduled.Lead + d.Between(-time.Minute, 2*time.Minute, scheduled.Node, "interrupted"),
@@ -295,6 +325,14 @@ func (s *Scene) drawFaults(d Draw) {
 			Replica: d.Int(2, name, "replica"),
 			From:    d.Between(0, 150*time.Second, name, "from"),
 			For:     d.Between(500*time.Millisecond, 25*time.Second, name, "for"),
+		}
+		with := 0.3 // what has just lost machines fails more often
+		if f.What == FaultMarks || f.What == FaultAdmit {
+			with = 0.7 // a webhook's own pods were there
+		}
+		if d.Chance(with, name, "comes with a loss") {
+			l := s.Losses[d.Int(len(s.Losses), name, "which loss")]
+			f.From = max(0, l.At-d.Between(0, 5*time.Second, name, "before it"))
 		}
 		switch f.What {
 		case FaultSlow:

@@ -243,9 +243,10 @@ func (j *judge) stands(node *corev1.Node, rec interruption.Record) bool {
 	}
 	flags := j.w.Scene.Flags
 	cordonOnly := rec.Kind == interruption.RebalanceRecommendation && slices.Contains(flags, "--rebalance=cordon")
-	// An instance that has left its group does not go back, and its last pods can stay.
+	// An instance that has left its group does not go back, and its last pods can stay, but for those that only wait
+	// for a replacement.
 	if a := rec.Replacement; a != nil && a.Backend == provisioner.ASG && a.Name != "" && slices.ContainsFunc(j.w.podsOn(node.Name), hasToMove) {
-		return true
+		return a.State != provisioner.StateLaunched || rec.Phase.Over()
 	}
 	// What EC2 has taken back does not stand, unless the instance was terminated meanwhile, or a recommendation stands.
 	detached := rec.Replacement != nil && rec.Replacement.Detached
@@ -272,6 +273,15 @@ func onItsWayBack(rec interruption.Record) bool {
 	return rec.Returns() && time.Since(rec.Received) < mayReturn
 }
 
+// mayWaitOutOfGroup is how long an instance can wait out of its group for what the group launches, with the time that
+// passes before it leaves it.
+const mayWaitOutOfGroup = 16 * time.Minute
+
+func waitsOutOfGroup(rec interruption.Record) bool {
+	a := rec.Replacement
+	return a != nil && a.Backend == provisioner.ASG && a.State == provisioner.StateLaunched && time.Since(rec.Received) < mayWaitOutOfGroup
+}
+
 // waitsForLong reports whether the node has had a pod with a grace period of a quarter of an hour, and has made
 // progress within about that time.
 func (j *judge) waitsForLong(node string) bool {
@@ -286,7 +296,7 @@ func (j *judge) finishNodes() {
 	for _, node := range memapi.List[*corev1.Node](j.w.Server, memapi.Nodes) {
 		rec, has := recordOf(node)
 		if has {
-			if !j.stands(node, rec) && !onItsWayBack(rec) && !j.waitsForLong(node.Name) {
+			if !j.stands(node, rec) && !onItsWayBack(rec) && !waitsOutOfGroup(rec) && !j.waitsForLong(node.Name) {
 				j.breaks(everEnds, "node %s is in phase %s: %s", node.Name, rec.Phase, node.Annotations[interruption.Annotation])
 			}
 			continue

@@ -151,7 +151,7 @@ func (j *judge) judgeBack(life *podLife, node *corev1.Node) {
 // time, no longer matters.
 func (j *judge) judgeDeadline(node *corev1.Node, rec interruption.Record, fate *nodeLife) {
 	l := fate.loss
-	if !fate.rehearsed.IsZero() || rec.Phase.Over() {
+	if !fate.rehearsed.IsZero() {
 		return // a rehearsal has a deadline of its own
 	}
 	if rec.Kind != interruption.SpotInterruption || rec.Rehearsed() || l.Kind != rec.Kind || l.Lead == 0 || rec.Deadline.IsZero() || len(rec.Hooks) > 0 {

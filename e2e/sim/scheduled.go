@@ -11,7 +11,7 @@ import (
 // scheduledID is the id of the event that EC2 has scheduled for an instance.
 func scheduledID(l Loss) string { return "instance-event-" + instanceID(l.Node)[2:] }
 
-// announceRetirement has EC2 announce that an instance will be retired, and perhaps take that back.
+// announceRetirement has EC2 announce that an instance will be retired, or rebooted, and perhaps take that back.
 func (w *World) announceRetirement(nth int, l Loss) {
 	start := w.began.Add(l.At + l.Lead).Truncate(time.Second)
 	say := func(status string, n int) {
@@ -51,8 +51,12 @@ func (w *World) tellRetirement(l Loss, status string, start time.Time) {
 		if l.Withdrawn == 0 {
 			w.expectRecord(l.Node, interruption.ScheduledEvent)
 		}
+		code := "instance-retirement"
+		if l.Reboots {
+			code = "instance-reboot"
+		}
 		a.metadata.Schedule(imdsemu.ScheduledEvent{
-			Code: "instance-retirement", Description: "degraded hardware", EventID: scheduledID(l), NotBefore: start, State: "active",
+			Code: code, Description: "degraded hardware", EventID: scheduledID(l), NotBefore: start, State: "active",
 		})
 	}
 }
@@ -65,9 +69,13 @@ func retirement(event string, l Loss, status string, start time.Time) string {
 	if status == "closed" {
 		entity["status"] = "RESOLVED"
 	}
+	code := "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"
+	if l.Reboots {
+		code = "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED"
+	}
 	return envelope("aws.health", "AWS Health Event", event, time.Now(), map[string]any{
-		"eventArn": "arn:aws:health:eu-west-1::event/EC2/AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED/" + scheduledID(l), "service": "EC2",
-		"eventTypeCode": "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED", "eventTypeCategory": "scheduledChange", "statusCode": status,
+		"eventArn": "arn:aws:health:eu-west-1::event/EC2/" + code + "/" + scheduledID(l), "service": "EC2",
+		"eventTypeCode": code, "eventTypeCategory": "scheduledChange", "statusCode": status,
 		"startTime": stamp(start), "lastUpdatedTime": stamp(time.Now()), "affectedEntities": []any{entity},
 		"page": "1", "totalPages": "1", "backupEvent": "false",
 	})

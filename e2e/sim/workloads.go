@@ -250,15 +250,15 @@ func (w *World) freeOn(name string) int64 {
 	return free
 }
 
-// settled makes a pod that has been running on the node for long; the first of a workload can be broken.
+// settled makes a pod that has been running on the node for long; some of a workload can be broken.
 func (w *World) settled(pod *corev1.Pod, of *Workload, node string, nth int) {
 	pod.Spec.NodeName = node
 	pod.CreationTimestamp = metav1.NewTime(w.began.Add(-50 * time.Minute))
 	if node != "" {
 		pod.Status.Phase = corev1.PodRunning
-		at := metav1.NewTime(w.began.Add(-50 * time.Minute))
+		at, from := metav1.NewTime(w.began.Add(-50*time.Minute)), w.draw().Int(max(1, of.Replicas), of.Name, "which are broken")
 		pod.Status.StartTime = &at
-		pod.Status.Conditions = conditionsOf(at, metav1.NewTime(at.Add(of.Start).Truncate(time.Second)), nth >= of.Broken)
+		pod.Status.Conditions = conditionsOf(at, metav1.NewTime(at.Add(of.Start).Truncate(time.Second)), (nth+from)%max(1, of.Replicas) >= of.Broken)
 		pod.Status.PodIP = "10.1.0.1"
 	}
 	w.Put(memapi.Pods, pod, byKubelet)
