@@ -57,7 +57,7 @@ func (r *reconciliation) progressBeside(ctx context.Context, next interruption.R
 	going := h.progress.Do(ctx, fair.Task{Tenant: node.Name, Who: node.UID, Run: func() {
 		patched, err := h.opts.Nodes.Patch(ctx, node.Name, patch.Type, patch.Data, metav1.PatchOptions{}, patch.Subresources...)
 		if len(patch.Subresources) > 0 && (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) {
-			patch = marks.Progress(node, next) // the Node is not as it was
+			patch = marks.Progress(node, next) // no conditions: the Node has changed, or its status is forbidden
 			patched, err = h.opts.Nodes.Patch(ctx, node.Name, patch.Type, patch.Data, metav1.PatchOptions{})
 		}
 		if err == nil {

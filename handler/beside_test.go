@@ -115,8 +115,8 @@ func TestNoDrainWaitsForWrites(t *testing.T) {
 	}
 }
 
-// Another process has changed the record, and the watch, which is behind, has not shown that yet: the record is
-// written once for what is known, with the conditions and without, and again when the watch has caught up.
+// Another process has changed the record, and the watch hasn't shown that yet: the record is written once with the
+// conditions and, as that is refused, once without, and then not again until the watch has caught up.
 func TestNoWriteIsRepeatedForAnOutdatedNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeNodes(testNode(func(*corev1.Node) {}))

@@ -26,7 +26,7 @@ import (
 // knowing our record: kube-state-metrics, other controllers, people. One is our own; the others are those
 // that Kubernetes has names for, since 1.37, but any version stores them. The conditions follow the
 // record, and nothing follows the conditions. They are written after the cordon, and no drain and no
-// notice waits for them. Those of a drain that begins come in one request with what it writes first.
+// notice waits for them. When a drain begins, they go with its first write, in one request.
 //
 //	                          Waiting      cordoned     over         undone
 //	spot-handler/Interrupted  -            True         True         -
@@ -46,8 +46,8 @@ const (
 	conditionsWaiting = 15_000
 	// conditionRetry is when to try again one that could not be written.
 	conditionRetry = 5 * time.Second
-	// conditionsWait is how long the first conditions wait for the first progress of the drain. Until a
-	// drain writes that, it lists the node's pods and has a replacement requested.
+	// conditionsWait is how long the first conditions wait for the first progress of the drain. Before it
+	// writes that, the drain lists the node's pods and has a replacement requested.
 	conditionsWait = 2 * time.Second
 )
 
@@ -76,7 +76,7 @@ func (r *reconciliation) show(ctx context.Context) (done bool, err error) {
 	return false, nil
 }
 
-// progressShows reports whether the first progress of the drain is about to bring the conditions along.
+// progressShows reports whether the drain's first progress is about to carry the conditions.
 func (r *reconciliation) progressShows() bool {
 	if r.removed || r.opts.CordonOnly || r.rec.Phase != interruption.Noticed || !r.rec.Kind.Certain() {
 		return false
@@ -92,8 +92,9 @@ func (r *reconciliation) progressShows() bool {
 	return true
 }
 
-// firstConditions adds the conditions to a patch of the record, if the Node shows none of ours. It depends
-// on the Node's version, as somebody else could add one of that type meanwhile, and it would be there twice.
+// firstConditions returns the operations that add the conditions to a patch of the record, if the Node shows
+// none of ours. They depend on the Node's version: otherwise somebody else could add a condition of the same
+// type in the meantime, and the list would have it twice.
 func firstConditions(node *corev1.Node, rec interruption.Record, now time.Time) (list []marks.Operation) {
 	for _, want := range conditionsOf(rec, false) {
 		switch shown := nodes.Condition(node, want.Type); {

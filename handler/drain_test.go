@@ -293,8 +293,8 @@ func TestDeadlineEndsTheDrain(t *testing.T) {
 	})
 }
 
-// A node whose pods are not known when its time is up, as the API server does not keep up, waits until they are: it is
-// not looked at again and again meanwhile.
+// If a node's pods aren't known by the time it has to end, because the API server can't keep up, the node waits until
+// they are, and isn't looked at over and over in the meantime.
 func TestUnknownPodsAtTheDeadline(t *testing.T) {
 	story(t, func(t *testing.T, _ *script, f *fakeNodes, h *Handler) {
 		known := false
@@ -322,7 +322,7 @@ func TestUnknownPodsAtTheDeadline(t *testing.T) {
 	})
 }
 
-// What was due is looked at again after a while, and not at once.
+// What is overdue is looked at again after a while, not at once.
 func TestUntil(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for in, want := range map[time.Duration]time.Duration{-time.Hour: overdue, 0: overdue, 1: 1, time.Hour: time.Hour} {

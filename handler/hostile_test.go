@@ -96,6 +96,7 @@ func TestHostileRecords(t *testing.T) {
 				})
 				runs(t, h)
 				defer f.watcher.Stop()
+				synctest.Wait() // until its workers are there
 				goroutines, heap := runtime.NumGoroutine(), heapInUse()
 				var sent time.Time
 				for i := range 400 {

@@ -27,7 +27,7 @@ type known struct {
 	outdated        string              // the version of the Node that was found to be outdated last
 	gone            string              // the version of the Node whose write found that it no longer exists
 	firstDue        time.Time           // when its reconciliation was first due
-	showAt          time.Time           // when its conditions wait no longer for the drain's first progress
+	showAt          time.Time           // when its conditions stop waiting for the drain's first progress
 
 	// What was said already.
 	unreadable bool   // that its record cannot be read

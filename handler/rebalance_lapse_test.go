@@ -184,5 +184,3 @@ func TestLapseLeavesWhatAnAdminHadSet(t *testing.T) {
 		}
 	})
 }
-
-// A scheduled event of the same instance outlives the recommendation, which does not bring it

@@ -178,7 +178,7 @@ func TestNoticeDrainsWhatWasCordoned(t *testing.T) {
 	})
 }
 
-// forward.
+// A scheduled event of the same instance outlives the recommendation, which does not bring it forward.
 func TestScheduledEventBesideARecommendation(t *testing.T) {
 	recommended(t, func(t *testing.T, s *atRisk) {
 		s.rules.lead = 30 * time.Minute

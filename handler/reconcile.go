@@ -286,11 +286,11 @@ func (r *reconciliation) fieldsOf(e *zerolog.Event, rec interruption.Record) *ze
 	return e.Str("node", r.node.Name).EmbedObject(rec)
 }
 
-// overdue is how long what was due waits for its next look: one that comes too late for what it is about must not
-// come again at once, thousands of times a second.
+// overdue is when to look again at what is already past due. Looking again at once would repeat thousands of times a
+// second.
 const overdue = time.Second
 
-// until is the time to t, but a second if that is past: zero means never.
+// until is the time left until t, or overdue if t has passed; zero means never.
 func until(t time.Time) time.Duration {
 	switch left := time.Until(t); {
 	case t.IsZero():

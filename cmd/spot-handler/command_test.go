@@ -96,7 +96,7 @@ func TestHelpIsCompleteAndFitsTheTerminal(t *testing.T) {
 	}
 }
 
-// Scripts go by these: the manual names them.
+// Scripts rely on these, as the manual documents them.
 func TestExitCodesAreThoseOfTheManual(t *testing.T) {
 	for name, tt := range map[string][2]int{"clean": {exitClean, 0}, "failed": {exitRuntime, 1}, "wrong use": {exitUsage, 2}, "found, or not as required": {exitFound, 3}} {
 		if tt[0] != tt[1] {

@@ -202,7 +202,7 @@ func TestHeldConnectionsLeaveRoomForProbes(t *testing.T) {
 	}
 }
 
-// Connections that are closed make room for others: nobody else loses one for them.
+// Closed connections make room for new ones: no open one is closed instead.
 func TestClosedConnectionsMakeRoom(t *testing.T) {
 	t.Parallel()
 	var c connections

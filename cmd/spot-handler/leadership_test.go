@@ -64,7 +64,7 @@ func TestLeaderships(t *testing.T) {
 	want(2, 1)
 }
 
-// Where there is nobody to elect, a process drains without a lease.
+// Without leader election, a process drains without a lease.
 func TestNobodyToElect(t *testing.T) {
 	for name, cfg := range map[string]settings{"a single replica": {mode: modeQueue}, "a process on each node": {mode: modeIMDS, leaderElect: true}} {
 		leader, began := prometheus.NewGauge(prometheus.GaugeOpts{Name: "leader"}), false
@@ -84,7 +84,7 @@ func TestNobodyToElect(t *testing.T) {
 	}
 }
 
-// Events are about the pod that the process runs in: by the downward API, or by its host's name, which is the pod's.
+// Events are about the process's own pod, which the downward API names. Without it, the hostname is the pod's name.
 func TestOwnPod(t *testing.T) {
 	host, err := os.Hostname()
 	if err != nil {

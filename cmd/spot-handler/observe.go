@@ -125,7 +125,7 @@ func (c *caller) follow(ctx context.Context, observer *observe.Observer, namespa
 // picture is what is shown of interruptions that are under way.
 type picture struct {
 	screen  *console.Screen
-	printed map[string]bool // the lines, where nothing can be redrawn
+	printed map[string]bool // lines already printed, if the screen can't be redrawn
 }
 
 func (p picture) show(what interface {

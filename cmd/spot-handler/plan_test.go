@@ -17,19 +17,19 @@ func TestPlanCommand(t *testing.T) {
 		code      int
 		out, err  string
 	}{
-		"a node":             {"", []string{"plan", "node-1", "--stop-time=3s"}, 0, "1 node lost: 1 pod, 1 grace period cut short", ""},
-		"not all is read":    {"volumeattachments", []string{"plan", "node-1", "--stop-time=3s"}, 1, "1 node lost: 1 pod, 1 grace period cut short", "list volumeattachments: not allowed"},
-		"what was assumed":   {"", []string{"plan", "node-1", "--stop-time=3s"}, 0, "stop 3 s (--stop-time)", ""},
-		"no offerings":       {"configmaps", []string{"plan", "node-1", "--daemon-namespace=ops"}, 1, "1 node lost: 1 pod", "read lost offerings: not allowed"},
-		"bad offerings":      {"", []string{"plan", "node-1", "--daemon-namespace=hostile"}, 1, "1 node lost: 1 pod", `read lost offerings: "\x1b[2J" is no value of a label`},
-		"no nodes":           {"/nodes", []string{"plan", "node-1"}, 1, "", "list nodes: not allowed"},
-		"no such node":       {"", []string{"plan", "node-2"}, 1, "", "no such node: node-2"},
-		"none of a kind":     {"", []string{"plan", "--zone=b"}, 1, "", "no node is selected"},
-		"nothing asked for":  {"", []string{"plan"}, 2, "", "no nodes: name some"},
-		"no such kind":       {"", []string{"plan", "node-1", "--kind=flood"}, 2, "", "--kind: \"flood\": want one of"},
-		"no such selector":   {"", []string{"plan", "-l", "in ("}, 2, "", "--selector"},
-		"no such dry run":    {"", []string{"plan", "node-1", "--dry-run=client"}, 2, "", "--dry-run: \"client\": want one of none, server"},
-		"a time in the past": {"", []string{"plan", "node-1", "--deadline=-1s"}, 2, "", "--deadline: -1s: want 0s or more"},
+		"a node":              {"", []string{"plan", "node-1", "--stop-time=3s"}, 0, "1 node lost: 1 pod, 1 grace period cut short", ""},
+		"a list is forbidden": {"volumeattachments", []string{"plan", "node-1", "--stop-time=3s"}, 1, "1 node lost: 1 pod, 1 grace period cut short", "list volumeattachments: not allowed"},
+		"what was assumed":    {"", []string{"plan", "node-1", "--stop-time=3s"}, 0, "stop 3 s (--stop-time)", ""},
+		"no offerings":        {"configmaps", []string{"plan", "node-1", "--daemon-namespace=ops"}, 1, "1 node lost: 1 pod", "read lost offerings: not allowed"},
+		"bad offerings":       {"", []string{"plan", "node-1", "--daemon-namespace=hostile"}, 1, "1 node lost: 1 pod", `read lost offerings: "\x1b[2J" is no value of a label`},
+		"no nodes":            {"/nodes", []string{"plan", "node-1"}, 1, "", "list nodes: not allowed"},
+		"no such node":        {"", []string{"plan", "node-2"}, 1, "", "no such node: node-2"},
+		"none of a kind":      {"", []string{"plan", "--zone=b"}, 1, "", "no node is selected"},
+		"nothing asked for":   {"", []string{"plan"}, 2, "", "no nodes: name some"},
+		"no such kind":        {"", []string{"plan", "node-1", "--kind=flood"}, 2, "", "--kind: \"flood\": want one of"},
+		"no such selector":    {"", []string{"plan", "-l", "in ("}, 2, "", "--selector"},
+		"no such dry run":     {"", []string{"plan", "node-1", "--dry-run=client"}, 2, "", "--dry-run: \"client\": want one of none, server"},
+		"a time in the past":  {"", []string{"plan", "node-1", "--deadline=-1s"}, 2, "", "--deadline: -1s: want 0s or more"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("KUBECONFIG", readOnly(t, tt.forbidden))

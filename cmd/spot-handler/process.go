@@ -82,8 +82,8 @@ func tuneMemory(percent int) {
 	}
 }
 
-// heapLimit is how much memory Go's runtime may take of a container's; zero if there is no limit, or one is given. The
-// rest is for stacks of the kernel, and pages of the program's file.
+// heapLimit is how much of a container's memory Go's runtime may use; zero if the container has no limit, or if
+// GOMEMLIMIT is given. The rest is for kernel stacks and pages of the program's file.
 func heapLimit(container int64, given string) int64 {
 	if given != "" {
 		return 0

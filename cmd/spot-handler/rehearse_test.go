@@ -72,7 +72,7 @@ func TestDraw(t *testing.T) {
 	}
 }
 
-// What is drawn is shown in the order of the names.
+// Drawn nodes are sorted by name.
 func TestDrawnNodesAreInOrder(t *testing.T) {
 	var all []*corev1.Node
 	var want []string

@@ -28,7 +28,7 @@ func twoNodes() sim.Scene {
 	}
 }
 
-// runIn runs a command in the cluster of a scene, from the 20th second of it, with the daemon there.
+// runIn runs a command in a scene's cluster, 20 s after its start, with the daemon running.
 func runIn(t *testing.T, scene sim.Scene, args []string, command func(commonFlags) *cobra.Command) (output string, err error) {
 	t.Helper()
 	p := newPlayer(t)
@@ -63,7 +63,7 @@ func runIn(t *testing.T, scene sim.Scene, args []string, command func(commonFlag
 
 const drained = "every pod has left"
 
-// Who rehearses sees the plan, each change and the outcome, and can have the exit code judge it.
+// rehearse shows the plan, each change and the outcome, and can judge it by the exit code.
 func TestRehearseCommand(t *testing.T) {
 	for name, tt := range map[string]struct {
 		args    []string
@@ -87,7 +87,7 @@ func TestRehearseCommand(t *testing.T) {
 		},
 		"pods that never leave":       {[]string{"spot-0", "--yes"}, "maxUnavailable=0", nil, "SH101 shop poddisruptionbudget/web"},
 		"such pods on another node":   {[]string{"spot-1", "--yes"}, "maxUnavailable=0", []string{"on 1 node: spot-1."}, ""},
-		"such pods, and all the same": {[]string{"spot-0", "--yes", "--despite-findings"}, "maxUnavailable=0", []string{"2 pods had to leave: 2 not evicted"}, ""},
+		"such pods, despite findings": {[]string{"spot-0", "--yes", "--despite-findings"}, "maxUnavailable=0", []string{"2 pods had to leave: 2 not evicted"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scene := twoNodes()
@@ -98,7 +98,7 @@ func TestRehearseCommand(t *testing.T) {
 	}
 }
 
-// Who observes sees what happens to the nodes until all is over.
+// observe shows what happens to the nodes until everything is over.
 func TestObserveCommand(t *testing.T) {
 	for name, tt := range map[string]struct {
 		args    []string

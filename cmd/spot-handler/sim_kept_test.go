@@ -28,7 +28,7 @@ func TestSceneWaveIsNotNeededAnyMore(t *testing.T) {
 	keepsInvariants(t, scene)
 }
 
-// A group whose lifecycle hooks wait for what it launches and what it ends does not wait for longer than it has to.
+// A group with hooks on launch and on termination waits no longer than it has to.
 func TestSceneGroupWaitsAtItsHooks(t *testing.T) {
 	keepsInvariants(t, sim.Scene{
 		Seed: 1, Intake: sim.IntakeQueue, Flags: []string{"--provisioner=asg", "--replacement-ttl=1m", "--rebalance-ttl=4m"},

@@ -90,7 +90,7 @@ func playCrowd(t *testing.T, c sim.Crowd, name string) {
 		time.Sleep(3 * time.Minute)
 		got = world.Crowded()
 		world.End()
-		cancel() // what becomes of the cluster after that counts for nothing
+		cancel() // the outcome is known: nothing after this counts
 		time.Sleep(calmsDown)
 	})
 	t.Logf("%d nodes, %d lost, %s: last cordon %.1f s, last replacement requested %.1f s, %d of %d pods asked to end, the last after %.1f s, %d late, %d left; "+

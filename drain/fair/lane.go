@@ -113,7 +113,7 @@ func (l *Lane) lineUpLocked(of *tenant, q *queue) {
 
 // startLocked gives free places to those whose turn it is.
 func (l *Lane) startLocked() {
-	for l.free > 0 { // else none is looked for among thousands
+	for l.free > 0 { // with none free, thousands of tenants would be searched for nothing
 		i := slices.IndexFunc(l.turns, func(t *tenant) bool { return 2*t.running < l.free })
 		if i < 0 {
 			return

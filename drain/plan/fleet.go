@@ -39,7 +39,7 @@ type Fleet struct {
 	waves      Waves
 	wavesOld   bool      // something has happened since they were worked out
 	wavesAt    time.Time // when they can be worked out again
-	wavesAgain time.Time // when they are old, whatever happens; zero: never
+	wavesAgain time.Time // when they become old even if nothing happens; zero: never
 	wavesFloor time.Time // when they can be at the earliest, whatever happens: otherwise nothing else would get done
 
 	groups   map[groupKey]*group

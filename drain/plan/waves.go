@@ -75,8 +75,8 @@ type Waves struct {
 	// Review is when a pod that waits for its turn to be surged might have to be counted among
 	// those in waves, if no turn has come until then; zero if none waits.
 	Review time.Time
-	// Again is when they have to be worked out again even if nothing happens, as a replacement pod is no longer
-	// waited for; zero if none is.
+	// Again is when they have to be worked out again even if nothing happens, because a replacement pod is overdue
+	// by then; zero if none is awaited.
 	Again time.Time
 }
 
@@ -99,7 +99,7 @@ func planWaves(now time.Time, nodes []Situation, budgets []*policyv1.PodDisrupti
 	for _, budget := range budgets {
 		group := groups[budget]
 		if waveSize(budget) <= 0 || len(group) == 0 {
-			continue // it never lets any go, or need not
+			continue // it never lets any go, or has none to let go
 		}
 		var theirs []Leaving
 		onTheirWay := 0
@@ -432,7 +432,7 @@ func (f *Fleet) planWaves() {
 	was := f.waves
 	f.waves, f.wavesAgain = fresh, fresh.Again
 	if len(fresh.Starts) == 0 {
-		return // and there is no pause: a look at all pods would be one for each node that begins
+		return // no node has to go earlier, and the loop would visit every pod each time a node begins
 	}
 	for _, n := range f.nodes {
 		for uid := range n.tracked {

@@ -221,8 +221,8 @@ func TestCycles(t *testing.T) {
 	}
 }
 
-// As long as a replacement pod is awaited, a pod that is not Ready can be that one. When its time is over it is another
-// one, which is broken and uses up what the budget spares, though nothing has happened.
+// While a replacement pod is awaited, a pod that is not Ready may be that one. Once its time is up, the pod must be
+// another one, which is broken and uses up what the budget spares, even though nothing has happened.
 func TestReplacementPodsAreAwaitedForAWhile(t *testing.T) {
 	s := surging(DeploymentState{})
 	s.Policy.Strategy, s.Deadline = StrategyHold, now.Add(time.Hour)

@@ -65,7 +65,7 @@ type Crowded struct {
 	Ended    time.Duration // likewise, until the last pod was asked to end
 	Evicted  int           // pods that were asked to end
 	Late     int           // of them, those that had less than their grace period
-	Left     int           // pods that were not asked
+	Left     int           // pods that were not asked, or not before their machine ended
 	Requests int           // of the daemon
 	Queued   time.Duration // the longest that one has waited for a seat
 }
@@ -81,7 +81,7 @@ func (w *World) Crowded() (c Crowded) {
 		}
 		for _, life := range w.judge.pods {
 			switch {
-			case life.asked.IsZero():
+			case life.asked.IsZero(), life.lost && !life.asked.Before(life.gone): // its machine had ended
 				c.Left++
 				continue
 			case !life.whole:

@@ -11,7 +11,7 @@
 // # What is not as it is in reality
 //
 //   - The API server admits what it is sent: it validates nothing, sets no defaults, and asks for no permissions.
-//     Its kinds are those that the daemon reads or writes.
+//     Its kinds are those that the daemon and its commands read or write.
 //   - Its watch cache can be behind, but etcd is never restored from a backup: then what was durable is gone, and
 //     nothing else holds a record of what was done, so there is no invariant that could be kept.
 //   - A Deployment has one ReplicaSet, and nothing rolls out.
@@ -25,7 +25,7 @@
 //     has drained the node before. It waits at its hooks only where there is a queue: the metadata never say so.
 //   - The scheduler preempts nothing but placeholders.
 //   - In mode imds only nodes that are lost have a process, which does not drain.
-//   - Of scheduled events only retirements are played, and reboots that EC2 never makes, as it interrupts before.
+//   - The only scheduled events are retirements, and reboots that never happen, as EC2 interrupts the instance first.
 //   - Who rehearses an interruption looks at neither a plan nor at findings before, and nobody watches it.
 //
 // # How it is known to be true

@@ -57,8 +57,8 @@ func DrawScene(seed uint64) Scene {
 	return s
 }
 
-// runShort has no machine come in time, as EC2 interrupts most when it's short of them, and metal takes minutes to boot.
-// Several are lost at once, and their pods have to do with the room that there is, which is plenty.
+// runShort keeps new machines from coming in time: EC2 interrupts most when it's short of them, and metal takes minutes
+// to boot. Several nodes are lost at once, and their pods have to make do with the room there is, which is plenty.
 func (s *Scene) runShort(d Draw) {
 	if s.Karpenter.Limit, s.Karpenter.Reserved = 0, 0; d.Chance(0.6, "slow to boot") {
 		s.Karpenter.Boot, s.Karpenter.NoCapacity = d.Between(2*time.Minute, 6*time.Minute, "boots slowly"), 0
@@ -326,9 +326,9 @@ func (s *Scene) drawFaults(d Draw) {
 			From:    d.Between(0, 150*time.Second, name, "from"),
 			For:     d.Between(500*time.Millisecond, 25*time.Second, name, "for"),
 		}
-		with := 0.3 // what has just lost machines fails more often
+		with := 0.3 // things fail more often just after machines are lost
 		if f.What == FaultMarks || f.What == FaultAdmit {
-			with = 0.7 // a webhook's own pods were there
+			with = 0.7 // the webhook's own pods may have run there
 		}
 		if d.Chance(with, name, "comes with a loss") {
 			l := s.Losses[d.Int(len(s.Losses), name, "which loss")]

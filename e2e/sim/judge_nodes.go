@@ -243,8 +243,8 @@ func (j *judge) stands(node *corev1.Node, rec interruption.Record) bool {
 	}
 	flags := j.w.Scene.Flags
 	cordonOnly := rec.Kind == interruption.RebalanceRecommendation && slices.Contains(flags, "--rebalance=cordon")
-	// An instance that has left its group does not go back, and its last pods can stay, but for those that only wait
-	// for a replacement.
+	// An instance that has left its group doesn't go back, and its last pods may stay, unless its drain still waits
+	// for what the group launches.
 	if a := rec.Replacement; a != nil && a.Backend == provisioner.ASG && a.Name != "" && slices.ContainsFunc(j.w.podsOn(node.Name), hasToMove) {
 		return a.State != provisioner.StateLaunched || rec.Phase.Over()
 	}
@@ -273,8 +273,8 @@ func onItsWayBack(rec interruption.Record) bool {
 	return rec.Returns() && time.Since(rec.Received) < mayReturn
 }
 
-// mayWaitOutOfGroup is how long an instance can wait out of its group for what the group launches, with the time that
-// passes before it leaves it.
+// mayWaitOutOfGroup is how long an instance may wait, outside its group, for what the group launches. It counts from
+// when the notice was received.
 const mayWaitOutOfGroup = 16 * time.Minute
 
 func waitsOutOfGroup(rec interruption.Record) bool {

@@ -103,7 +103,7 @@ func (j *judge) judgeUntil(life *podLife, recorded, deadline time.Time) {
 const evictionTakes = 70 * time.Millisecond
 
 // oneByOne is how late the last pod of the workload can be, as a budget is charged for one pod after the other.
-// It looks no further once that is more than the time that is asked about.
+// It stops counting once that exceeds most.
 func (j *judge) oneByOne(pod *corev1.Pod, most time.Duration) (late time.Duration) {
 	for _, life := range j.pods {
 		if late > most {

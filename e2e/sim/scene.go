@@ -113,7 +113,7 @@ type Loss struct {
 
 	Withdrawn time.Duration // when EC2 takes a scheduled event back, from the beginning; 0: it does not
 
-	// Reboots: what EC2 has scheduled is a reboot. It is for instances only that it interrupts before.
+	// Reboots: the scheduled event is a reboot. Only for instances that EC2 interrupts before it happens.
 	Reboots bool
 
 	Warned time.Duration // how long before it EC2 recommends a rebalance; 0: it does not

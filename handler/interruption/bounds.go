@@ -13,8 +13,8 @@ const (
 	// of maxRecord even when as full as they can be.
 	maxRecord = 16 << 10
 
-	// neverTooLong is a text that stands for no more than maxRecord: a byte becomes six at most, as an
-	// escaped character does, and what is left out in all lists together is 5 KiB.
+	// neverTooLong is the length, in bytes, up to which a text cannot exceed maxRecord when written again: each
+	// byte becomes at most six, if it is escaped, and the fields left out of its lists add 5 KiB at most.
 	neverTooLong = 1 << 10
 
 	// maxName bounds names, in bytes. Auto Scaling's are the longest: those of a group and of a

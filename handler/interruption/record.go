@@ -239,7 +239,7 @@ func ParseRecord(text string) (Record, error) {
 	if err := r.bounded(); err != nil {
 		return Record{}, fmt.Errorf("parse record: %w", err)
 	}
-	// Little text can stand for much: what we wrote back could not be read again.
+	// What we write back can be longer than what we read. It must not be too long to be read again.
 	if len(text) > neverTooLong {
 		if n := len(r.String()); n > maxRecord {
 			return Record{}, fmt.Errorf("parse record: %d bytes when written again, want at most %d", n, maxRecord)
@@ -250,8 +250,8 @@ func ParseRecord(text string) (Record, error) {
 
 type knownFields Record // without the methods
 
-// UnmarshalJSON also keeps the fields that only a newer version knows. Records are read each time that
-// anything happens on their nodes, and hardly any has such fields: they are looked for only if there are some.
+// UnmarshalJSON also keeps the fields that only a newer version knows. A record is read whenever anything happens on
+// its node, and hardly any has such fields, so the slower second pass is only for those that do.
 func (r *Record) UnmarshalJSON(text []byte) error {
 	strict := json.NewDecoder(bytes.NewReader(text))
 	strict.DisallowUnknownFields()

@@ -36,8 +36,8 @@ const (
 	remembered = 24 * time.Hour
 	// identifyTimeout bounds one lookup of what a node is.
 	identifyTimeout = 5 * time.Second
-	// identifyAtOnce is how many lookups are under way at a time: when thousands of nodes are lost, theirs must
-	// not be in the way of cordons and evictions.
+	// identifyAtOnce bounds the lookups under way at a time: when thousands of nodes are lost, they must not hold up
+	// cordons and evictions.
 	identifyAtOnce = 32
 	// identifyAgain is how long after a lookup that failed the next one begins. Until one succeeds,
 	// nothing is remembered of the node: its kubelet's word is worse than none.

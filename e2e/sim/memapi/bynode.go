@@ -9,7 +9,7 @@ import (
 // Pods are found by their node without a look at all the others, as the real server finds them. So are the
 // watches that a pod's change is about. Otherwise the work for each interrupted node grows with their number.
 
-// PodsOn returns the pods of a node, by key; those that have none if it is empty. They must not be changed.
+// PodsOn returns a node's pods, sorted by key; with an empty name, those without a node. They must not be changed.
 func PodsOn(s *Server, node string) []*corev1.Pod {
 	c := s.of(Pods)
 	list := make([]*corev1.Pod, 0, len(c.onNode[node]))
@@ -31,7 +31,7 @@ func without(keys []string, key string) []string {
 	return slices.Delete(keys, at, at+1)
 }
 
-// node is the one that a pod is on, if it is one and has a node.
+// node is the node that the object runs on; empty if it isn't a pod, or has none.
 func (s *stored) node() string {
 	if s != nil {
 		if pod, ok := s.obj.(*corev1.Pod); ok {
@@ -41,7 +41,7 @@ func (s *stored) node() string {
 	return ""
 }
 
-// index keeps onNode as the objects are.
+// index keeps onNode in step with the objects.
 func (c *collection) index(key string, before, after *stored) {
 	was, is := before.node(), after.node()
 	if c.Kind != Pods || before != nil && after != nil && was == is {
@@ -57,7 +57,7 @@ func (c *collection) index(key string, before, after *stored) {
 	}
 }
 
-// tell has those watches see a change that it can be about.
+// tell passes a change to the watches that it can concern.
 func (c *collection) tell(e *event) {
 	was, is := e.before.node(), e.after.node()
 	for w := range c.watches[""] {
@@ -75,9 +75,9 @@ func (c *collection) tell(e *event) {
 	}
 }
 
-// among are those of the keys that can be of objects which are selected.
+// among narrows the keys to those whose objects can match the selection.
 func (s *Server) among(c *collection, sel selection, keys []string, version int64) []string {
-	if sel.node != "" && version == s.version { // of older ones there is no index
+	if sel.node != "" && version == s.version { // older versions have no index
 		return c.onNode[sel.node]
 	}
 	return keys

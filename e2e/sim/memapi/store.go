@@ -57,7 +57,7 @@ type collection struct {
 	objects map[string]*stored
 	keys    []string // sorted
 	history []*event
-	// Of pods there is an index, as the real one has: keys, sorted, by node; "" has those that have none.
+	// onNode indexes pods by node, as the real server does: sorted keys; "" has the pods without a node.
 	onNode map[string][]string
 	// watches are by the node that their selection names; "" has those that name none.
 	watches map[string]map[*watch]bool
