@@ -95,8 +95,8 @@ func (w *World) expectRecord(node string, kind interruption.Kind) {
 }
 
 // agentReads is how long an announcement can stand in the metadata until the node has its record, where requests fail:
-// it is read every 2 s, and recommendations more seldom.
-const agentReads = 30 * time.Second
+// it is read every 2 s, recommendations more seldom, and scheduled events every 30 to 33 s.
+const agentReads = 45 * time.Second
 
 // judgeAgent: what the metadata announce is recorded.
 func (j *judge) judgeAgent(name string, kind interruption.Kind, since time.Duration) {

@@ -263,9 +263,9 @@ func (j *judge) stands(node *corev1.Node, rec interruption.Record) bool {
 	return cordonOnly || leftToEC2 && rec.Phase.Over() && j.w.alive(node.Name)
 }
 
-// mayReturn is how long an attempt to go back to spot can take: the TTL of the scenes, twice, and what it takes to
-// begin.
-const mayReturn = 10 * time.Minute
+// mayReturn is how long an attempt to go back to spot can take: the TTL of the scenes, four times where leaders change
+// meanwhile, as what happened before counts as progress for three, and what it takes to begin.
+const mayReturn = 17 * time.Minute
 
 // onItsWayBack reports whether the node has begun to go back to spot a while ago: that is tried again and
 // again, and can be under way when the round ends.
