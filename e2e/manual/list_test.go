@@ -216,8 +216,9 @@ var entries = []entry{
 	},
 	{
 		page: "deploy/docs/report.md", begins: "spot-handler observe --all",
-		until: "noticed: spot-interruption",
-		after: wrote("mass.html"),
+		watching: func(p *play) { p.interrupt(p.inService(p.cancelled)) }, // the one before can be over: it had no pods
+		until:    "noticed: spot-interruption",
+		after:    wrote("mass.html"),
 	},
 
 	{

@@ -317,12 +317,12 @@ func (s *scene) node(name string) *corev1.Node {
 	return node
 }
 
-// inService is a node of the pool that nothing is wrong with.
-func (s *scene) inService() string {
+// inService is a node of the pool that nothing is wrong with, and another one than these.
+func (s *scene) inService(others ...string) string {
 	s.Helper()
 	nodes, err := s.cluster.Client.CoreV1().Nodes().List(s.Context(), metav1.ListOptions{LabelSelector: "karpenter.sh/nodepool=batch"})
 	s.must(err)
-	i := slices.IndexFunc(nodes.Items, func(n corev1.Node) bool { return untouched(&n) == "" })
+	i := slices.IndexFunc(nodes.Items, func(n corev1.Node) bool { return untouched(&n) == "" && !slices.Contains(others, n.Name) })
 	if i < 0 {
 		s.Fatal("no node of the pool is in service")
 	}
