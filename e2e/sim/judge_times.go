@@ -37,6 +37,9 @@ func (j *judge) judgeTime(life *podLife, fate *nodeLife) {
 	pod, w := life.pod, j.w
 	recorded := fate.recorded[interruption.SpotInterruption]
 	if fate.loss.Hibernates && !recorded.IsZero() && fate.canceled.IsZero() {
+		if life.bound.Add(justBound).After(recorded) {
+			return // it might not have been seen when the node was found empty
+		}
 		able := interruption.Later(recorded, life.bound)
 		j.judgeLate(life, able, interruption.Later(life.refused, j.closedUntil(pod)).After(able))
 		return

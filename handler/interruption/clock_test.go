@@ -43,6 +43,7 @@ func TestWindowBeforeAnInterruption(t *testing.T) {
 	for window, want := range map[time.Duration]time.Duration{
 		-10 * time.Minute: SpotNotice,
 		-time.Second:      SpotNotice,
+		0:                 SpotNotice, // EC2 says whole seconds
 		time.Minute:       time.Minute,
 		time.Hour:         SpotNotice,
 	} {

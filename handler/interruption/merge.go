@@ -82,7 +82,7 @@ func (r Record) with(list []Announcement) Record {
 // scheduled event had begun: that has its own time, and the window is no deadline any more.
 func (a Announcement) overtaken(list []Announcement) bool {
 	return a.Kind == ScheduledEvent && !a.Deadline.IsZero() && slices.ContainsFunc(list, func(b Announcement) bool {
-		return b.Kind.Certain() && b.Deadline.After(a.Deadline) && b.Noticed.After(a.Deadline)
+		return b.Kind.Certain() && b.Deadline.After(a.Deadline) && !b.Noticed.Before(a.Deadline)
 	})
 }
 
