@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	kruntime "k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/rest"
 
 	"spot-handler/e2e/sim"
 	"spot-handler/handler/interruption"
@@ -37,16 +35,9 @@ func runIn(t *testing.T, scene sim.Scene, args []string, command func(commonFlag
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go world.Run(ctx)
-		world.Start(func(l sim.Launch) sim.Process {
-			own := p.conf.Copy()
-			own.HTTPClient = l.AWS
-			return startProcess(t, world, l, own, p.level)
-		})
+		p.start(t, world)
 		time.Sleep(20 * time.Second)
-		cmd := command(commonFlags{cluster: &rest.Config{
-			Host: "http://api.sim", Transport: world.Client("operator"),
-			ContentConfig: rest.ContentConfig{ContentType: kruntime.ContentTypeJSON, AcceptContentTypes: kruntime.ContentTypeJSON},
-		}})
+		cmd := command(commonFlags{cluster: simCluster(world.Client("operator"))})
 		var stdout, stderr bytes.Buffer
 		cmd.SilenceUsage, cmd.SilenceErrors = true, true
 		cmd.SetOut(&stdout)

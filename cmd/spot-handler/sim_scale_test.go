@@ -79,11 +79,7 @@ func playCrowd(t *testing.T, c sim.Crowd, name string) {
 		defer cancel()
 		go world.Run(ctx)
 		before := heap()
-		world.Start(func(l sim.Launch) sim.Process {
-			own := p.conf.Copy()
-			own.HTTPClient = l.AWS
-			return startProcess(t, world, l, own, p.level)
-		})
+		p.start(t, world)
 		time.Sleep(sim.CrowdAt - time.Second)
 		grown = (heap() - before) / sim.Replicas
 		cpu = processorTime(t)

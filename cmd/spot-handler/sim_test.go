@@ -184,11 +184,7 @@ func (p player) play(scene sim.Scene) (broken []string, trace string) {
 			world.Follow(p.account)
 		}
 		go world.Run(ctx)
-		world.Start(func(l sim.Launch) sim.Process {
-			own := p.conf.Copy()
-			own.HTTPClient = l.AWS
-			return startProcess(t, world, l, own, p.level)
-		})
+		p.start(t, world)
 		for began := time.Now(); time.Since(began) < longestRound; {
 			time.Sleep(5 * time.Second)
 			if world.Settled() {
@@ -203,6 +199,15 @@ func (p player) play(scene sim.Scene) (broken []string, trace string) {
 		}
 	})
 	return broken, trace
+}
+
+// start has the world start the daemon's processes.
+func (p player) start(t *testing.T, world *sim.World) {
+	world.Start(func(l sim.Launch) sim.Process {
+		own := p.conf.Copy()
+		own.HTTPClient = l.AWS
+		return startProcess(t, world, l, own, p.level)
+	})
 }
 
 // simProcess is a process of the daemon.
@@ -235,13 +240,7 @@ func startProcess(t *testing.T, world *sim.World, l sim.Launch, conf aws.Config,
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	in := surroundings{
-		kube: paced(&rest.Config{
-			Host:      "http://api.sim",
-			Transport: client,
-			ContentConfig: rest.ContentConfig{
-				ContentType: kruntime.ContentTypeJSON, AcceptContentTypes: kruntime.ContentTypeJSON,
-			},
-		}, "spot-handler"),
+		kube:   paced(simCluster(client), "spot-handler"),
 		aws:    conf,
 		listen: func() (net.Listener, error) { return &unheard{closed: make(chan struct{})}, nil },
 	}
@@ -260,6 +259,14 @@ func startProcess(t *testing.T, world *sim.World, l sim.Launch, conf aws.Config,
 		}
 	}()
 	return simProcess{stop}
+}
+
+// simCluster is the way of a client to the simulated API server, which speaks JSON alone.
+func simCluster(client *memapi.Client) *rest.Config {
+	return &rest.Config{
+		Host: "http://api.sim", Transport: client,
+		ContentConfig: rest.ContentConfig{ContentType: kruntime.ContentTypeJSON, AcceptContentTypes: kruntime.ContentTypeJSON},
+	}
 }
 
 // unheard is a listener to which nobody connects.

@@ -168,7 +168,7 @@ func TestHurry(t *testing.T) {
 		t.Errorf("a namespace in a hurry has %+v, want three seats, and ten requests without one", own)
 	}
 
-	// What is not answered within three seconds hangs, whoever was in a hurry.
+	// A request without an answer for three seconds hangs, hurry or not.
 	at := now.Add(patience)
 	l.lend(at)
 	if own := l.of["shop"]; own.active != 3 || own.asleep != 0 || own.lent != 10 || l.room("shop") {

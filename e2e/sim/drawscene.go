@@ -60,7 +60,8 @@ func DrawScene(seed uint64) Scene {
 // runShort keeps new machines from coming in time: EC2 interrupts most when it's short of them, and metal takes minutes
 // to boot. Several nodes are lost at once, and their pods have to make do with the room there is, which is plenty.
 func (s *Scene) runShort(d Draw) {
-	if s.Karpenter.Limit, s.Karpenter.Reserved = 0, 0; d.Chance(0.6, "slow to boot") {
+	s.Karpenter.Limit, s.Karpenter.Reserved = 0, 0
+	if d.Chance(0.6, "slow to boot") {
 		s.Karpenter.Boot, s.Karpenter.NoCapacity = d.Between(2*time.Minute, 6*time.Minute, "boots slowly"), 0
 	} else {
 		s.Karpenter.NoCapacity, s.Karpenter.NoSpot = 1, 1
@@ -171,7 +172,8 @@ func (s *Scene) drawWorkloads(d Draw) {
 			}
 		}
 		if d.Chance(0.25, name, "is broken") {
-			if w.Broken = 1; d.Chance(0.4, name, "several are") {
+			w.Broken = 1
+			if d.Chance(0.4, name, "several are") {
 				w.Broken += d.Int(max(1, w.Replicas/2), name, "broken")
 			}
 		}

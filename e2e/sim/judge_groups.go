@@ -119,7 +119,7 @@ func (j *judge) judgeTerminate(by, id string) {
 		j.breaks(notOurs, "%s terminates %s, and its record is %s", by, i.node, summary(rec, has))
 	}
 	if end := rec.DrainEnd(); released && (rec.Phase == interruption.DeadlineReached || !end.IsZero() && !time.Now().Before(end)) {
-		return // EC2 would have done it then, and the record may not say yet that time is up
+		return // EC2 would have terminated it by then, even if the record does not show that yet
 	}
 	for _, pod := range j.w.podsOn(i.node) {
 		if life := j.pods[pod.UID]; hasToMove(pod) && life != nil && time.Since(life.bound) > justBound && !j.cameBack(pod) {

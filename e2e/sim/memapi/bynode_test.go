@@ -1,10 +1,7 @@
 package memapi
 
 import (
-	"bufio"
 	"encoding/json"
-	"io"
-	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -26,37 +23,12 @@ func TestPodsOfNode(t *testing.T) {
 				s.Put(Pods, pod, "test")
 			})
 		}
-		onNode := func(query string) io.ReadCloser {
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
-				"http://api.sim/api/v1/pods?fieldSelector=spec.nodeName%3Da"+query, http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
-			answer, err := c.RoundTrip(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { answer.Body.Close() })
-			return answer.Body
-		}
+		const onNode = "pods?fieldSelector=spec.nodeName%3Da"
 		put("second", "a")
 		put("first", "a")
 		put("other", "b")
 		put("waits", "")
-		var seen []string
-		body := onNode("&watch=1")
-		go func() {
-			for lines := bufio.NewScanner(body); lines.Scan(); {
-				var e struct {
-					Type   string
-					Object metav1.PartialObjectMetadata
-				}
-				if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-					panic(err)
-				}
-				seen = append(seen, e.Type+" "+e.Object.Name)
-			}
-		}()
+		seen := streamOf(t, c, onNode+"&watch=1")
 		synctest.Wait()
 		put("waits", "a")
 		put("first", "a")
@@ -64,12 +36,13 @@ func TestPodsOfNode(t *testing.T) {
 		s.Do(func() { s.Remove(Pods, "shop/second", "test") })
 		synctest.Wait()
 		want := []string{"ADDED first", "ADDED second", "ADDED waits", "MODIFIED first", "DELETED second"}
-		if diff := cmp.Diff(want, seen); diff != "" {
+		if diff := cmp.Diff(want, *seen); diff != "" {
 			t.Errorf("watched (-want +got):\n%s", diff)
 		}
 
 		list := &corev1.PodList{}
-		if err := json.NewDecoder(onNode("")).Decode(list); err != nil {
+		_, body := askFor(t, c, onNode)
+		if err := json.NewDecoder(body).Decode(list); err != nil {
 			t.Fatal(err)
 		}
 		var listed []string

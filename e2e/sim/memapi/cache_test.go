@@ -28,7 +28,13 @@ func put(s *Server, name, is string) (version string) {
 // ask makes a request about Nodes.
 func ask(t *testing.T, c *Client, path string) (code int, body io.ReadCloser) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://api.sim/api/v1/nodes"+path, http.NoBody)
+	return askFor(t, c, "nodes"+path)
+}
+
+// askFor makes a request about objects of the core group.
+func askFor(t *testing.T, c *Client, path string) (code int, body io.ReadCloser) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://api.sim/api/v1/"+path, http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,10 +64,16 @@ func listed(t *testing.T, c *Client, query string) string {
 	return strings.Join(have, " ") + " at " + list.ResourceVersion
 }
 
-// stream are the events of a watch, one a line.
+// stream are the events of a watch of Nodes, one a line.
 func stream(t *testing.T, c *Client, query string) *[]string {
 	t.Helper()
-	_, body := ask(t, c, query)
+	return streamOf(t, c, "nodes"+query)
+}
+
+// streamOf are the events of a watch, one a line: the name of each object, and its label "is".
+func streamOf(t *testing.T, c *Client, path string) *[]string {
+	t.Helper()
+	_, body := askFor(t, c, path)
 	var got []string
 	go func() {
 		for lines := bufio.NewScanner(body); lines.Scan(); {
