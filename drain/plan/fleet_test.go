@@ -112,6 +112,37 @@ func good(f *Fleet, at time.Time) bool {
 	return ok
 }
 
+// A node whose pods have gone waits for their volumes to be detached: for as long as there is time if it has a deadline,
+// else for two minutes.
+func TestVolumesAreWaitedFor(t *testing.T) {
+	for _, deadline := range []time.Time{{}, now.Add(time.Hour)} {
+		f := NewFleet(holding, 32, 1)
+		p := pod("a", withGrace(30), withClaim("data"))
+		see := func(at time.Time, before, after *corev1.Pod) Status {
+			f.Apply(at, PodSeen{Node: "node-a", Before: before, After: after})
+			f.Apply(at, PodsListed{"node-a"})
+			f.Next(at)
+			status, _ := f.Status(at, "node-a")
+			return status
+		}
+		f.Apply(now, Set{"node-a", Wanted{NodeState{Deadline: deadline, Since: now, Capacity: ReadyCapacity}, Drain}})
+		see(now, nil, p)
+		f.Apply(now, AttachmentSeen{Name: "va", Node: "node-a", Volume: "pv"})
+		f.Apply(now, AttachmentsListed{})
+		gone, waits := now.Add(10*time.Second), 2*time.Minute
+		if status := see(gone, p, nil); !status.Moved || status.Done || status.Volumes != 1 {
+			t.Errorf("deadline %s: %+v, want it to wait for a volume", deadline, status)
+		}
+		for i, in := range []time.Duration{waits - time.Second, waits} {
+			want := i == 1 && deadline.IsZero()
+			f.Next(gone.Add(in))
+			if status, _ := f.Status(gone.Add(in), "node-a"); status.Done != want {
+				t.Errorf("deadline %s, %s after its last pod: done %t", deadline, in, status.Done)
+			}
+		}
+	}
+}
+
 // A pod that has left reappears in a list that comes late. It counts as gone from when it disappears again.
 func TestGoneTwice(t *testing.T) {
 	f := NewFleet(holding, 32, 1)
