@@ -2,6 +2,7 @@ package drain
 
 import (
 	"context"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
@@ -56,6 +58,13 @@ func (e *podEvents) NamespaceAnnotationMeaningless(_ string, pod *corev1.Pod, te
 }
 
 func (e *podEvents) PodLeft(_ string, pod *corev1.Pod, reason string) { e.say("left", pod, reason) }
+
+// TestMain has client-go report errors without a pause between them: that is reckoned from when the process began,
+// which in a bubble of synctest is decades ahead.
+func TestMain(m *testing.M) {
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
+	os.Exit(m.Run())
+}
 
 // scene is a node under drain in fake time, planned again whenever the drainer says so.
 type scene struct {
