@@ -30,6 +30,13 @@ type nodeLife struct {
 	turned    bool        // a recommendation has had its turn
 	progress  []time.Time // when its record, or what is on it, last changed
 	gone      time.Time
+	needs     []need // what its pods needed when there was no room for them
+}
+
+// need is what the pods of a node needed at some time, in thousandths of a processor.
+type need struct {
+	at  time.Time
+	cpu int64
 }
 
 func (j *judge) life(node string) *nodeLife {

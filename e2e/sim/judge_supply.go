@@ -95,17 +95,12 @@ func (j *judge) judgeRoom(node *corev1.Node, was, rec interruption.Record) {
 	if !failed || before || i == nil || limit == 0 || i.pool != PoolSpot || rec.Kind != interruption.SpotInterruption {
 		return
 	}
+	need := j.needOf(node.Name)
 	if len(j.replaced[i.id]) > 0 {
 		return
 	}
 	if time.Since(j.dropped) < knownBy || len(j.w.faulty.spans) > 0 || j.w.Scene.Rates != (Rates{}) {
 		return
-	}
-	var need int64
-	for _, pod := range j.w.podsOn(node.Name) {
-		if !memapi.Finished(pod) {
-			need += cpuOf(pod)
-		}
 	}
 	// Others that are lost at the same time are given theirs first.
 	at := slices.IndexFunc(sizes, func(size int64) bool { return size >= need })
@@ -113,6 +108,26 @@ func (j *judge) judgeRoom(node *corev1.Node, was, rec interruption.Record) {
 	if at >= 0 && sizes[at] <= left {
 		j.breaks(hasRoom, "node %s has none, its pods need %dm, and %dm are left: %s", node.Name, need, left, rec.Replacement.Reason)
 	}
+}
+
+// answeredAgain is how long the daemon gives the same answer when a pool had no room, and does not ask again.
+const answeredAgain = 6 * time.Second
+
+// needOf is the most that the node's pods have needed whenever it was said lately that there is no room for them.
+func (j *judge) needOf(node string) (most int64) {
+	fate, now := j.life(node), need{at: time.Now()}
+	for _, pod := range j.w.podsOn(node) {
+		if !memapi.Finished(pod) {
+			now.cpu += cpuOf(pod)
+		}
+	}
+	fate.needs = append(fate.needs, now)
+	for _, before := range fate.needs {
+		if time.Since(before.at) < answeredAgain {
+			most = max(most, before.cpu)
+		}
+	}
+	return most
 }
 
 // cameBack reports whether the pod came to its interrupted node after that was marked: it tolerates the mark, and can
