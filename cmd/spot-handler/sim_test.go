@@ -23,7 +23,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/rs/zerolog"
 	"github.com/spf13/pflag"
-	kruntime "k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -261,12 +260,9 @@ func startProcess(t *testing.T, world *sim.World, l sim.Launch, conf aws.Config,
 	return simProcess{stop}
 }
 
-// simCluster is the way of a client to the simulated API server, which speaks JSON alone.
+// simCluster is the way of a client to the simulated API server.
 func simCluster(client *memapi.Client) *rest.Config {
-	return &rest.Config{
-		Host: "http://api.sim", Transport: client,
-		ContentConfig: rest.ContentConfig{ContentType: kruntime.ContentTypeJSON, AcceptContentTypes: kruntime.ContentTypeJSON},
-	}
+	return &rest.Config{Host: "http://api.sim", Transport: client}
 }
 
 // unheard is a listener to which nobody connects.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -144,10 +145,10 @@ func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := c.pass(ctx); err != nil {
 		return nil, err
 	}
-	header := http.Header{"Content-Type": {"application/json"}}
+	header := http.Header{"Content-Type": {q.contentType()}}
 	code := q.Code
 	if answer != nil {
-		code, body = int(answer.Code), io.NopCloser(bytes.NewReader(answer.body()))
+		code, body = int(answer.Code), io.NopCloser(bytes.NewReader(answer.body(q.wantsProtobuf)))
 		if answer.plain {
 			header.Set("Content-Type", "text/plain; charset=utf-8")
 		}
@@ -225,6 +226,8 @@ func (c *Client) understand(r *http.Request) (*Request, error) {
 	case http.MethodDelete:
 		q.Verb = "delete"
 	}
+	q.inProtobuf = r.Header.Get("Content-Type") == runtime.ContentTypeProtobuf
+	q.wantsProtobuf = prefersProtobuf(r.Header.Get("Accept")) && (q.Kind == nil || q.Kind.builtIn())
 	if q.Kind == nil {
 		q.Name = strings.Join(append([]string{group}, parts...), "/")
 	}

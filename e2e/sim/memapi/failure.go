@@ -19,13 +19,21 @@ type Failure struct {
 // Error implements error.
 func (f *Failure) Error() string { return f.Message }
 
-func (f *Failure) body() []byte {
+func (f *Failure) body(inProtobuf bool) []byte {
 	if f.plain {
 		return []byte(f.Message)
 	}
 	f.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 	f.Status.Status = metav1.StatusFailure
-	text, _ := json.Marshal(f.Status) // texts and numbers
+	return statusText(&f.Status, inProtobuf)
+}
+
+// statusText is a Status as an answer has it.
+func statusText(status *metav1.Status, inProtobuf bool) []byte {
+	if inProtobuf {
+		return enveloped(status.GroupVersionKind(), mustMarshal(status))
+	}
+	text, _ := json.Marshal(status) // texts and numbers
 	return text
 }
 

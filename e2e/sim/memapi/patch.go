@@ -166,6 +166,17 @@ func (s *Server) Patch(k *Kind, key string, kind types.PatchType, patch []byte, 
 	return f
 }
 
+// isMeant holds an object to the version and the UID that a client names, if it does.
+func (s *stored) isMeant(k *Kind, version string, uid types.UID) *Failure {
+	switch {
+	case version != "" && version != s.obj.GetResourceVersion():
+		return conflict(k, s.obj.GetName(), "the object has been modified; please apply your changes to the latest version and try again")
+	case uid != "" && uid != s.obj.GetUID():
+		return invalid("%s %q is invalid: metadata.uid: Invalid value: %q: field is immutable", k.Kind, s.obj.GetName(), uid)
+	}
+	return nil
+}
+
 // change replaces an object by what a client has made of it. If that is what it was, nothing happens.
 func (s *Server) change(c *collection, key, subresource string, made tree, by string) (*stored, *Failure) {
 	at := c.objects[key]
@@ -173,13 +184,11 @@ func (s *Server) change(c *collection, key, subresource string, made tree, by st
 	if err != nil {
 		return nil, badRequest("%v", err)
 	}
-	name := at.obj.GetName()
-	metadata, before := childOf(made, "metadata"), childOf(was, "metadata")
-	if version, ok := metadata["resourceVersion"].(string); ok && version != "" && version != before["resourceVersion"] {
-		return nil, conflict(c.Kind, name, "the object has been modified; please apply your changes to the latest version and try again")
-	}
-	if uid := metadata["uid"]; uid != nil && uid != before["uid"] {
-		return nil, invalid("%s %q is invalid: metadata.uid: Invalid value: %q: field is immutable", c.Kind.Kind, name, uid)
+	metadata := childOf(made, "metadata")
+	version, _ := metadata["resourceVersion"].(string)
+	uid, _ := metadata["uid"].(string)
+	if f := at.isMeant(c.Kind, version, types.UID(uid)); f != nil {
+		return nil, f
 	}
 	switch {
 	case subresource == "status":

@@ -17,6 +17,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -33,6 +34,9 @@ type Request struct {
 	PatchType   types.PatchType
 
 	Nth int // how many of this client's requests were the same before
+
+	inProtobuf    bool // the body is
+	wantsProtobuf bool // for an answer
 
 	needs int64 // the version that the watch cache must have to answer it
 
@@ -58,6 +62,17 @@ func (r *Request) What() string {
 
 // Key is the key of the object that the request names.
 func (r *Request) Key() string { return keyOf(r.Namespace, r.Name) }
+
+// contentType is the form of the answer.
+func (q *Request) contentType() string {
+	switch {
+	case !q.wantsProtobuf:
+		return runtime.ContentTypeJSON
+	case q.Verb == "watch":
+		return runtime.ContentTypeProtobuf + ";stream=watch"
+	}
+	return runtime.ContentTypeProtobuf
+}
 
 // report tells whoever wants to know what became of a request. The lock is held.
 func (s *Server) report(q *Request, f *Failure) {
@@ -105,6 +120,7 @@ func (s *Server) serve(ctx context.Context, client *Client, q *Request, fate Fat
 		w, f := s.watch(ctx, client, c, q, sel, watchParameters{
 			version: q.Query.Get("resourceVersion"), initial: q.Query.Get("sendInitialEvents") == "true",
 			bookmarks: q.Query.Get("allowWatchBookmarks") == "true", timeout: time.Duration(timeout) * time.Second, lag: fate.Lag,
+			inProtobuf: q.wantsProtobuf,
 		})
 		if f != nil {
 			return nil, f
@@ -137,17 +153,13 @@ func (s *Server) serve(ctx context.Context, client *Client, q *Request, fate Fat
 			return nil, f
 		}
 	case "update":
-		made, err := decodeTree(q.Body)
-		if err != nil {
-			return nil, badRequest("%v", err)
-		}
-		if at, f = s.change(c, q.Key(), q.Subresource, made, q.By); f != nil {
+		if at, f = s.update(c, q); f != nil {
 			return nil, f
 		}
 	case "delete":
 		var options metav1.DeleteOptions
 		if len(q.Body) > 0 {
-			if err := json.Unmarshal(q.Body, &options); err != nil {
+			if err := q.decode(&options); err != nil {
 				return nil, badRequest("%v", err)
 			}
 		}
@@ -160,18 +172,55 @@ func (s *Server) serve(ctx context.Context, client *Client, q *Request, fate Fat
 		return nil, notFound(q.Kind, q.Name)
 	}
 	q.After = at.obj
-	return io.NopCloser(bytes.NewReader(at.json())), nil
+	return io.NopCloser(bytes.NewReader(at.text(q.Kind, q.wantsProtobuf))), nil
+}
+
+// update replaces an object by the request's body.
+func (s *Server) update(c *collection, q *Request) (*stored, *Failure) {
+	if !q.inProtobuf {
+		made, err := decodeTree(q.Body)
+		if err != nil {
+			return nil, badRequest("%v", err)
+		}
+		return s.change(c, q.Key(), q.Subresource, made, q.By)
+	}
+	made := c.empty()
+	if err := q.decode(made); err != nil {
+		return nil, badRequest("%v", err)
+	}
+	if c.status {
+		changed, err := decodeTree((&stored{obj: made}).json())
+		if err != nil {
+			return nil, badRequest("%v", err)
+		}
+		return s.change(c, q.Key(), q.Subresource, changed, q.By)
+	}
+	at := c.objects[q.Key()]
+	if f := at.isMeant(c.Kind, made.GetResourceVersion(), made.GetUID()); f != nil {
+		return nil, f
+	}
+	made.SetResourceVersion(at.obj.GetResourceVersion())
+	made.SetUID(at.obj.GetUID())
+	made.SetCreationTimestamp(at.obj.GetCreationTimestamp())
+	if bytes.Equal(at.protobuf(), mustMarshal(made.(message))) {
+		return at, nil
+	}
+	s.Put(c.Kind, made, q.By)
+	return c.objects[q.Key()], nil
 }
 
 func allowed(q *Request) (io.ReadCloser, *Failure) {
 	review := &authorizationv1.SelfSubjectAccessReview{}
-	if err := json.Unmarshal(q.Body, review); err != nil {
+	if err := q.decode(review); err != nil {
 		return nil, badRequest("%v", err)
 	}
 	review.TypeMeta = metav1.TypeMeta{Kind: "SelfSubjectAccessReview", APIVersion: "authorization.k8s.io/v1"}
 	review.Status.Allowed = true
-	text, _ := json.Marshal(review) // texts
 	q.Code = http.StatusCreated
+	if q.wantsProtobuf {
+		return io.NopCloser(bytes.NewReader(enveloped(review.GroupVersionKind(), mustMarshal(review)))), nil
+	}
+	text, _ := json.Marshal(review) // texts
 	return io.NopCloser(bytes.NewReader(text)), nil
 }
 
@@ -179,7 +228,7 @@ func (s *Server) create(c *collection, q *Request, fate Fate) (io.ReadCloser, *F
 	q.Code = http.StatusCreated
 	if q.Kind == Pods && q.Subresource == "eviction" {
 		eviction := &policyv1.Eviction{}
-		if err := json.Unmarshal(q.Body, eviction); err != nil {
+		if err := q.decode(eviction); err != nil {
 			return nil, badRequest("%v", err)
 		}
 		if eviction.DeleteOptions == nil {
@@ -194,10 +243,13 @@ func (s *Server) create(c *collection, q *Request, fate Fate) (io.ReadCloser, *F
 		if f := s.Evict(q.Key(), eviction.DeleteOptions, q.By); f != nil {
 			return nil, f
 		}
-		return io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","code":201}`)), nil
+		done := &metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess, Code: http.StatusCreated,
+		}
+		return io.NopCloser(bytes.NewReader(statusText(done, q.wantsProtobuf))), nil
 	}
 	obj := c.empty()
-	if err := json.Unmarshal(q.Body, obj); err != nil {
+	if err := q.decode(obj); err != nil {
 		return nil, badRequest("%v", err)
 	}
 	if q.Namespace != "" {
@@ -219,7 +271,7 @@ func (s *Server) create(c *collection, q *Request, fate Fate) (io.ReadCloser, *F
 	obj.SetResourceVersion("")
 	s.Put(q.Kind, obj, q.By)
 	q.After = obj
-	return io.NopCloser(bytes.NewReader(c.objects[Key(obj)].json())), nil
+	return io.NopCloser(bytes.NewReader(c.objects[Key(obj)].text(q.Kind, q.wantsProtobuf))), nil
 }
 
 func uidOf(o *metav1.DeleteOptions) *types.UID {
@@ -270,13 +322,5 @@ func (s *Server) list(c *collection, q *Request) ([]byte, *Failure) {
 		token = fmt.Sprintf("%s-%d-%d", c.Plural, at.version, len(at.rest))
 		s.tokens[token] = &page{of: at.of, version: at.version, rest: at.rest[limit:]}
 	}
-	out := fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,"metadata":{"resourceVersion":%q,"continue":%q},"items":[`,
-		c.Kind.Kind+"List", c.GroupVersion().String(), strconv.FormatInt(at.version, 10), token)
-	for i, obj := range now {
-		if i > 0 {
-			out = append(out, ',')
-		}
-		out = append(out, obj.json()...)
-	}
-	return append(out, ']', '}'), nil
+	return listOf(c.Kind, now, at.version, token, q.wantsProtobuf), nil
 }

@@ -5,7 +5,7 @@
 // disruption budgets, in the steps of the real one.
 //
 // It has no admission but what [Server.Admit] does, and no validation, no defaults and no fields that
-// nobody here reads. JSON is all that it speaks.
+// nobody here reads. It speaks JSON and, of Kubernetes' own kinds, protobuf.
 //
 // Who calls the methods of a Server that read or write objects holds its lock, see [Server.Do]. That
 // is how controllers see and change the cluster. Clients come through [Server.Client].
@@ -71,6 +71,8 @@ type collection struct {
 type stored struct {
 	obj Object
 	raw []byte // its JSON, once somebody has asked for it
+
+	binary []byte // its protobuf, likewise
 }
 
 func (s *stored) json() []byte {

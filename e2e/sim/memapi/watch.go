@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -59,8 +58,9 @@ type watch struct {
 	sel    selection
 	lag    time.Duration // how long after a change it is seen
 
-	until     time.Time // when the server ends it
-	bookmarks bool
+	until      time.Time // when the server ends it
+	bookmarks  bool
+	inProtobuf bool
 
 	// Under the server's lock.
 	pending []*event
@@ -105,36 +105,29 @@ func (w *watch) stop(err error) {
 	w.poke()
 }
 
-func (w *watch) line(kind string, raw []byte) {
-	w.out = append(w.out, `{"type":"`...)
-	w.out = append(w.out, kind...)
-	w.out = append(w.out, `","object":`...)
-	w.out = append(w.out, raw...)
-	w.out = append(w.out, '}', '\n')
+func (w *watch) say(what string, object []byte) {
+	w.out = appendEvent(w.out, what, object, w.inProtobuf)
 }
+
+func (w *watch) sayOf(what string, of *stored) { w.say(what, of.text(w.of.Kind, w.inProtobuf)) }
 
 func (w *watch) write(e *event) {
 	was, is := w.sel.has(e.before), w.sel.has(e.after)
 	switch {
 	case is && !was:
-		w.line("ADDED", e.after.json())
+		w.sayOf("ADDED", e.after)
 	case is:
-		w.line("MODIFIED", e.after.json())
+		w.sayOf("MODIFIED", e.after)
 	case was && e.after != nil: // no longer selected: as it is now
-		w.line("DELETED", e.after.json())
+		w.sayOf("DELETED", e.after)
 	case was:
-		w.line("DELETED", e.last.json())
+		w.sayOf("DELETED", e.last)
 	}
 	w.seen = e.version
 }
 
 func (w *watch) bookmark(initial bool) {
-	note := ""
-	if initial {
-		note = `,"annotations":{"` + metav1.InitialEventsAnnotationKey + `":"true"}`
-	}
-	w.line("BOOKMARK", fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,"metadata":{"resourceVersion":%q,"creationTimestamp":null%s}}`,
-		w.of.Kind.Kind, w.of.GroupVersion().String(), strconv.FormatInt(w.seen, 10), note))
+	w.say("BOOKMARK", bookmarkOf(w.of.Kind, w.seen, initial, w.inProtobuf))
 	w.marked = time.Now()
 }
 
@@ -237,6 +230,8 @@ type watchParameters struct {
 	bookmarks bool
 	timeout   time.Duration
 	lag       time.Duration
+
+	inProtobuf bool
 }
 
 // watch begins a watch. The lock is held.
@@ -245,7 +240,7 @@ func (s *Server) watch(
 ) (*watch, *Failure) {
 	w := &watch{
 		server: s, of: c, client: client, ctx: ctx, sel: sel, lag: p.lag, wake: make(chan struct{}, 1),
-		until: time.Now().Add(p.timeout), bookmarks: p.bookmarks, marked: time.Now(),
+		until: time.Now().Add(p.timeout), bookmarks: p.bookmarks, inProtobuf: p.inProtobuf, marked: time.Now(),
 	}
 	from, err := strconv.ParseInt(p.version, 10, 64)
 	if p.version != "" && err != nil {
@@ -261,7 +256,7 @@ func (s *Server) watch(
 		}
 		for _, key := range s.among(c, sel, keys, version) {
 			if obj := objects[key]; sel.has(obj) {
-				w.line("ADDED", obj.json())
+				w.sayOf("ADDED", obj)
 			}
 		}
 		w.seen = version
@@ -293,7 +288,7 @@ func (s *Server) watch(
 
 // refused ends a watch that cannot begin, with an event that says why.
 func (w *watch) refused(f *Failure) *watch {
-	w.line("ERROR", f.body())
+	w.say("ERROR", f.body(w.inProtobuf))
 	w.end = io.EOF
 	return w
 }
