@@ -305,3 +305,18 @@ func TestPodWhoseWaveIsGoneStillGoes(t *testing.T) {
 		}
 	}
 }
+
+// Of how long replacement pods have taken, half counts: some take less.
+func TestTurnsTakeWhatHalfOfThePodsDid(t *testing.T) {
+	now := time.Now()
+	turns := surgeTurns{deployment: DeploymentState{Slots: 1}}
+	for _, startup := range []time.Duration{10, 20, 40, 80} {
+		turns.all = append(turns.all, wavePod{startup: startup * time.Second})
+	}
+	for latest, inTime := range map[time.Duration]bool{39 * time.Second: false, 41*time.Second + turnaround: true} {
+		turns.waiting = []wavePod{{Pod: &corev1.Pod{}, latest: now.Add(latest)}}
+		if late, _ := turns.assign(now); (len(late) == 0) != inTime {
+			t.Errorf("a pod that has to go in %s has its turn: %v, want %v", latest, len(late) == 0, inTime)
+		}
+	}
+}

@@ -162,7 +162,7 @@ func TestSurvey(t *testing.T) {
 
 // What cannot be read is an error: a dry run must not say what would only be true of half a cluster.
 func TestSurveyFails(t *testing.T) {
-	for _, what := range []string{"/pods", "/poddisruptionbudgets"} {
+	for _, what := range []string{"/pods", "/namespaces/shop/pods", "/poddisruptionbudgets"} {
 		s := cluster()
 		s.fails = what
 		if d, err := s.decide(t); err == nil {
