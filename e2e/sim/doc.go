@@ -72,13 +72,12 @@
 //	 1344  a notice without lead time, recorded late, drains nothing
 //	 1555  waves leave out pods that are broken on other nodes
 //	 2329  waves leave out how long a StatefulSet's pod takes to end
+//	 3197  a recommended node keeps its turn while a pod has its long grace period
 //	 3605  evictions under one budget begin 250 ms apart when a webhook is slow
-//	    -  an eviction that is late waits as long as a busy API server asks for
-//	    -  a recommended node keeps its turn while a pod has its long grace period
+//	 4247  an eviction that is late waits as long as a busy API server asks for
 //
 // Six of them needed what rounds once had too rarely or never: machines that boot too slowly while there is room
-// elsewhere, a pod that is broken on any node, a webhook that fails with the nodes that are lost, and reboots. The last
-// two were found at rounds 123 and 199 before scenes had these, and not within some minutes since.
+// elsewhere, a pod that is broken on any node, a webhook that fails with the nodes that are lost, and reboots.
 //
 // # Reproducing
 //
