@@ -47,6 +47,9 @@ func (r *reconciliation) drain(ctx context.Context) (done bool, err error) {
 	case len(status.Moving) == 0: // only their volumes are still attached
 		return true, r.end(ctx, status, r.rec, interruption.Drained)
 	default:
+		if rest, later := r.rec.Outlasted(time.Now()); later {
+			return true, r.progress(ctx, rest)
+		}
 		return true, r.end(ctx, status, r.rec, interruption.DeadlineReached)
 	}
 

@@ -143,6 +143,26 @@ func TestScheduledEventInsideItsWindow(t *testing.T) {
 	})
 }
 
+// A window that begins before EC2 interrupts the instance ends the drain only if there's no time after it.
+func TestDrainOutlastsAWindow(t *testing.T) {
+	scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		accept(t, h, scheduled("a", time.Minute, interruption.ActionReboot))
+		spot := notice(interruption.SpotInterruption)
+		accept(t, h, spot)
+		again := untilStable(t, f, h)
+		time.Sleep(again)
+		again = untilStable(t, f, h)
+		if rec := wantPhase(t, f, interruption.Replacing); !rec.Deadline.Equal(spot.Deadline) || s.released > 0 {
+			t.Fatalf("record %s when the window begins, want %s", rec, spot.Deadline)
+		}
+		time.Sleep(again)
+		untilStable(t, f, h)
+		if rec := wantPhase(t, f, interruption.Released); rec.Pods.Left != 3 {
+			t.Errorf("record %s, want 3 left", rec)
+		}
+	})
+}
+
 func TestEarliestOfTwoScheduledEventsDecides(t *testing.T) {
 	late := scheduled("late", 10*24*time.Hour, interruption.ActionReboot)
 	for name, withdraw := range map[string]func(early interruption.Notice) interruption.Notice{

@@ -68,3 +68,41 @@ func TestWindowBeforeAnInterruption(t *testing.T) {
 		}
 	}
 }
+
+// When a drain has reached its end, a window gives way to another end of the instance that is certain to come later.
+func TestOutlasted(t *testing.T) {
+	t0 := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	event := Announcement{Kind: ScheduledEvent, Event: "reboot", Source: Queue, Noticed: t0, Received: t0, Action: ActionReboot, Deadline: t0.Add(time.Minute)}
+	spot := Announcement{Kind: SpotInterruption, Event: "spot", Source: Queue, Noticed: t0, Received: t0, Action: ActionTerminate, Deadline: t0.Add(SpotNotice)}
+	risk := Announcement{Kind: RebalanceRecommendation, Event: "risk", Source: Queue, Noticed: t0, Received: t0}
+	for name, tt := range map[string]struct {
+		list []Announcement
+		at   time.Duration
+		want bool
+	}{
+		"before the drain ends":            {[]Announcement{event, spot}, time.Minute - lastCall - time.Second, false},
+		"at its end":                       {[]Announcement{event, spot}, time.Minute - lastCall, true},
+		"when that is over, too":           {[]Announcement{event, spot}, SpotNotice - lastCall, false},
+		"a recommendation is not certain":  {[]Announcement{event, risk}, time.Minute, false},
+		"a window alone":                   {[]Announcement{event}, time.Minute, false},
+		"another window is not certain":    {[]Announcement{event, {Kind: ScheduledEvent, Event: "b", Deadline: t0.Add(time.Hour)}}, time.Minute, false},
+		"an end without a time is no time": {[]Announcement{event, {Kind: StateChange, Event: "b", Action: ActionStopping}}, time.Minute, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rec := Record{Phase: Draining}.with(tt.list)
+			rest, changed := rec.Outlasted(t0.Add(tt.at))
+			if changed != tt.want {
+				t.Fatalf("changed %v, want %v", changed, tt.want)
+			}
+			if !changed {
+				if rest.String() != rec.String() {
+					t.Errorf("%s", rest)
+				}
+				return
+			}
+			if rest.Kind != SpotInterruption || !rest.Deadline.Equal(spot.Deadline) || len(rest.Announced) > 0 || rest.Phase != Draining || len(rest.Past) != 1 {
+				t.Errorf("%s", rest)
+			}
+		})
+	}
+}

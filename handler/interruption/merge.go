@@ -86,6 +86,19 @@ func (a Announcement) overtaken(list []Announcement) bool {
 	})
 }
 
+// Outlasted is what stands when a drain has reached its end: without scheduled events, if the instance is certain to end
+// later for another reason. EC2 may let the window pass, and nothing more can be done before it begins. changed is
+// false if nothing of the kind can be left out.
+func (r Record) Outlasted(now time.Time) (rest Record, changed bool) {
+	list := r.Announcements()
+	later := func(b Announcement) bool { return b.Kind.Certain() && b.Deadline.Add(-lastCall).After(now) }
+	d := r.drop(func(a Announcement) bool {
+		passes := a.Kind == ScheduledEvent && !a.Deadline.IsZero() && !now.Before(a.Deadline.Add(-lastCall))
+		return passes && slices.ContainsFunc(list, later)
+	})
+	return d.rest, len(d.gone) > 0
+}
+
 // standing leaves out announcements that add nothing to another one in the list. The result
 // does not depend on the order in which they came, so the record does not either.
 func standing(list []Announcement) []Announcement {
