@@ -92,11 +92,14 @@ func (h *Handler) stopDrain(node string, k *known) {
 	k.draining = false
 }
 
-// noteStart notes when the drain for this interruption has begun, unless another process has begun it. A
+// noteStart notes when the drain for this interruption has begun, unless another process has begun it. A further
+// notice that leaves the deadline as it was begins no other drain. A
 // node that is not Ready by then has no time to be given.
 func (r *reconciliation) noteStart() {
 	k := r.known
-	if k.event == r.rec.Event {
+	again := k.event != "" && k.deadline.Equal(r.rec.Deadline)
+	if k.deadline = r.rec.Deadline; k.event == r.rec.Event || again {
+		k.event = r.rec.Event
 		return
 	}
 	takenOver := k.event == "" && r.rec.Phase != interruption.Noticed

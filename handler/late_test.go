@@ -87,3 +87,18 @@ func TestUpgradeWithoutTimeThatComesLate(t *testing.T) {
 		}
 	})
 }
+
+// A notice that comes during a drain and leaves its deadline as it was gives it no more time.
+func TestFurtherNoticeGivesNoMoreTime(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		accept(t, h, notice(interruption.CapacityReservationInterruption, func(n *interruption.Notice) { n.Deadline = n.Noticed.Add(time.Minute) }))
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Second)
+		accept(t, h, notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.EventID = "event-2" }))
+		if again, err := step(t, h); err != nil || again > 5*time.Second {
+			t.Errorf("looks again in %s, want the end of the first drain: %v", again, err)
+		}
+	})
+}

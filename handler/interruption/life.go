@@ -126,7 +126,16 @@ func (r Record) DrainEnd() time.Time {
 	if r.Deadline.IsZero() {
 		return time.Time{}
 	}
-	return Later(r.Deadline.Add(-lastCall), r.Since().Add(emergency))
+	return Later(r.Deadline.Add(-lastCall), r.dueSince().Add(emergency))
+}
+
+// dueSince is since when the deadline is known, or the drain has begun. What is announced later and leaves the deadline
+// as it was is no new emergency.
+func (r Record) dueSince() time.Time {
+	if i := slices.IndexFunc(r.Announced, func(a Announcement) bool { return a.Deadline.Equal(r.Deadline) }); i >= 0 {
+		return Later(r.Announced[i].Received, r.Begun)
+	}
+	return r.Since()
 }
 
 // DrainEndFrom is DrainEnd for a drain that has begun at began, by the clock of who drains; zero is not known.

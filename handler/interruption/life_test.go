@@ -25,6 +25,21 @@ func TestDrainEnd(t *testing.T) {
 	}
 }
 
+// What is announced during a drain gives it no more time, unless it brings the deadline.
+func TestDrainEndAfterAFurtherNotice(t *testing.T) {
+	hook := NewRecord(Notice{Kind: InstanceTerminating, EventID: "hook", InstanceID: "i", Noticed: t0, Received: t0, Deadline: t0.Add(40 * time.Second)})
+	for in, want := range map[time.Duration]time.Duration{
+		SpotNotice:       40*time.Second - lastCall,
+		10 * time.Second: 30*time.Second + emergency,
+	} {
+		at := t0.Add(30 * time.Second)
+		rec, _ := hook.Merge(Notice{Kind: SpotInterruption, EventID: "spot", InstanceID: "i", Noticed: at, Received: at, Deadline: at.Add(in).Add(-30 * time.Second)})
+		if got := rec.DrainEnd().Sub(t0); got != want {
+			t.Errorf("with a deadline in %s: ends in %s, want %s", in, got, want)
+		}
+	}
+}
+
 // The instance comes back from a stop, unless something else ends it.
 func TestComesBack(t *testing.T) {
 	n := func(kind Kind, action string, in time.Duration) Notice {
