@@ -156,6 +156,18 @@ func (j *judge) slack() time.Duration {
 	return 8 * time.Second
 }
 
+// onTheWay is how long ago what is carried out now can have been decided: an admission webhook keeps a request, and a
+// watch can lag.
+func (j *judge) onTheWay() time.Duration {
+	admit := j.w.Scene.Webhook
+	for _, f := range j.w.Scene.Faults {
+		if f.What == FaultAdmit {
+			admit = max(admit, f.Takes)
+		}
+	}
+	return 5*time.Second + admit + j.w.Scene.Rates.Lag
+}
+
 // judgeEnd holds the grace period that a pod is given to what the node's record leaves.
 func (j *judge) judgeEnd(life *podLife) {
 	node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, life.pod.Spec.NodeName)
@@ -167,7 +179,7 @@ func (j *judge) judgeEnd(life *podLife) {
 	}
 	rec, has := recordOf(node)
 	fate := j.nodes[node.Name]
-	if !has || fate == nil || time.Since(fate.changed) < 5*time.Second {
+	if !has || fate == nil || time.Since(fate.changed) < j.onTheWay() {
 		return
 	}
 	if rec.Deadline.IsZero() {
