@@ -38,8 +38,8 @@ const (
 // change of the installation ends.
 const recheck = time.Minute
 
-// makeAll makes the placeholders of the order. Those that already exist count as made, so it
-// can be repeated at any point.
+// makeAll makes the placeholders of the order. Those that already exist count as made, and so do
+// those that pods have taken the place of, so it can be repeated at any point.
 func (b *Backend) makeAll(ctx context.Context, o order, r interruption.Replacement) (interruption.Replacement, error) {
 	b.start()
 	b.emptied.Remove(nameOf(o.instance))
@@ -90,7 +90,7 @@ func (b *Backend) owner(ctx context.Context, o order) (*corev1.PodTemplate, erro
 // make makes the placeholder of a pod.
 func (b *Backend) make(ctx context.Context, o order, owner *corev1.PodTemplate, pod *corev1.Pod) error {
 	p, instance := b.placeholder(o, owner, pod), label(o.instance)
-	if b.cache.has(instance, p.Name) {
+	if b.cache.has(instance, p.Name) || b.cache.wasTaken(owner.UID, p.Name) {
 		return nil
 	}
 	if err := b.requests.Acquire(ctx, 1); err != nil {

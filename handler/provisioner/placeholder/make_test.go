@@ -153,6 +153,39 @@ func TestLostAnswers(t *testing.T) {
 	})
 }
 
+// A request that failed halfway is made again, without the placeholders whose places pods have taken by then.
+func TestRepeatedRequestMakesNoTakenPlaceholder(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rec := spot(2 * time.Minute)
+		c := newCluster(t, rec, nil)
+		n := need(owned("a", "ReplicaSet"), owned("b", "ReplicaSet"))
+		a, b := n.Moving[0], n.Moving[1]
+		var taken atomic.Bool
+		c.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			fails := action.(clienttesting.CreateAction).GetObject().(*corev1.Pod).Name == podName(instance, b.UID) && !taken.Load()
+			return fails, nil, apierrors.NewTimeoutError("lost", 1)
+		})
+		made := func() bool {
+			_, err := c.Tracker().Get(podResource, Namespace, podName(instance, a.UID))
+			return err == nil
+		}
+		node, _ := c.node("node-1")
+		for range 20 { // the failure can come before the other request is made
+			if _, err := c.b.Request(t.Context(), node, rec, n); err == nil {
+				t.Fatal("a request succeeds")
+			}
+			if synctest.Wait(); made() {
+				break
+			}
+		}
+		c.bind(a, "od-1")
+		c.take(a)
+		taken.Store(true)
+		c.request(&rec, n)
+		c.held("b")
+	})
+}
+
 // The PodTemplate is of an earlier Node of the name, or somebody else's.
 func TestOwnerOfOthers(t *testing.T) {
 	bubble(t, func(t *testing.T) {

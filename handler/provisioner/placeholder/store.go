@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	apicache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/cache"
 
@@ -31,10 +32,21 @@ type store struct {
 	// taken are the instances with a placeholder that had a place until others removed it, such as
 	// by preemption.
 	taken *apicache.LRUExpireCache
+	// takenPods are those placeholders, by what they belong to. A request that is made again makes none of them again.
+	takenPods *apicache.LRUExpireCache
 }
 
-// maxTaken bounds how many of them are remembered.
-const maxTaken = 5000
+// maxTaken and maxTakenPods bound how many of them are remembered.
+const (
+	maxTaken     = 5000
+	maxTakenPods = 20_000
+)
+
+// takenPod is a placeholder that belonged to that PodTemplate.
+type takenPod struct {
+	owner types.UID
+	name  string
+}
 
 // unseen is a placeholder that the watch has not shown yet.
 type unseen struct {
@@ -48,8 +60,10 @@ func newStore(client Pods, selector string, notify func(node string), logger zer
 	s := &store{
 		notify:  notify,
 		unseen:  map[string]map[string]unseen{},
-		taken:   apicache.NewLRUExpireCache(maxTaken),
 		waiting: map[string]struct{}{},
+
+		taken:     apicache.NewLRUExpireCache(maxTaken),
+		takenPods: apicache.NewLRUExpireCache(maxTakenPods),
 	}
 	list := rewatch.Of(client, func(o *metav1.ListOptions) { o.LabelSelector = selector })
 	s.shown = rewatch.New(rewatch.Options[*corev1.Pod, *corev1.Pod]{
@@ -83,6 +97,9 @@ func (s *store) saw(pod *corev1.Pod, gone bool) {
 	s.forgetLocked(pod.Labels[Label], pod.Name)
 	if _, ours := s.deleted.Load(pod.UID); gone && !ours && pod.Spec.NodeName != "" {
 		s.taken.Add(pod.Labels[Label], nil, patience)
+		for _, owner := range pod.OwnerReferences {
+			s.takenPods.Add(takenPod{owner.UID, pod.Name}, nil, patience)
+		}
 	}
 	if gone {
 		s.deleted.Delete(pod.UID)
@@ -126,6 +143,12 @@ func (s *store) podsOf(instance string) (pods []*corev1.Pod, unseen int) {
 func (s *store) has(instance, name string) bool {
 	pods, _ := s.podsOf(instance)
 	return slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Name == name })
+}
+
+// wasTaken reports whether others have removed the placeholder from its place.
+func (s *store) wasTaken(owner types.UID, name string) bool {
+	_, taken := s.takenPods.Get(takenPod{owner, name})
+	return taken
 }
 
 // expect notes a placeholder that is about to be made. Call it before the request, as only
@@ -178,6 +201,7 @@ func lean(pod *corev1.Pod) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 			DeletionTimestamp: pod.DeletionTimestamp,
+			OwnerReferences:   pod.OwnerReferences[:min(len(pod.OwnerReferences), 1)],
 			Labels:            map[string]string{Label: pod.Labels[Label]},
 			Annotations:       map[string]string{},
 		},
