@@ -66,6 +66,22 @@ func TestHeartbeatsStopWithTheDrain(t *testing.T) {
 	})
 }
 
+// A group that is heard of when its hook has timed out ends the instance now, whatever heartbeats could have done.
+func TestHookThatIsHeardOfTooLate(t *testing.T) {
+	hookStory(t, heartbeats(time.Hour), func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
+		hooks.HeartbeatFunc = func() error { return lifecycle.ErrGone }
+		accept(t, h, hooked("drain", func(n *interruption.Notice) {
+			n.Hook.Since = n.Hook.Since.Add(-10 * time.Minute)
+		}))
+		after(time.Second)
+		if _, rec := f.now(t); time.Until(rec.Deadline) > 0 {
+			t.Errorf("the deadline is in %s: %s", time.Until(rec.Deadline), rec)
+		}
+		after(30 * time.Second)
+		wantPhase(t, f, interruption.Released)
+	})
+}
+
 // The count is in the record: the next process neither doubles a heartbeat nor makes up for those
 // that nobody recorded.
 func TestHeartbeatsAfterARestart(t *testing.T) {

@@ -97,12 +97,13 @@ func (t *Tender) Learn(node string, rec interruption.Record) Tended {
 	next := rec
 	next.Hooks = slices.Clone(rec.Hooks)
 	var ends time.Time
-	changed, open := false, false
+	changed, open, stopped := false, false, false
 	// The metadata service's news is received by the clock of the node, which can be minutes ahead of ours.
 	received := interruption.Earlier(rec.Received, time.Now())
 	if t.opts.Hooks != nil {
 		for i := range next.Hooks {
 			changed = t.learn(node, &next.Hooks[i], received) || changed
+			stopped = stopped || next.Hooks[i].Done && !rec.Hooks[i].Done
 			if !next.Hooks[i].Done {
 				open, ends = true, interruption.Earlier(ends, next.Hooks[i].Until)
 			}
@@ -115,6 +116,9 @@ func (t *Tender) Learn(node string, rec interruption.Record) Tended {
 			return Tended{Record: rec, Again: news}
 		}
 		ends = received.Add(interruption.UnknownHookTimeout)
+	}
+	if stopped && !open && !rec.Phase.Over() { // the group ends the instance now: its hooks have timed out, or somebody has completed them
+		ends = time.Now()
 	}
 	if !ends.IsZero() {
 		next = next.Tighten(interruption.InstanceTerminating, ends)
