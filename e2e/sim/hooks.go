@@ -124,9 +124,13 @@ func (j *judge) hookOf(id, transition string) *asgemu.Wait {
 	return nil
 }
 
-// hookUntil is how long the group waits, if it is asked to as often as the daemon may.
+// hookUntil is how long the group waits, if it is asked to as often as the daemon may. It does not wait any longer if
+// nobody hears of it in time to ask for that.
 func (j *judge) hookUntil(h *hookLife) time.Time {
 	longest := j.w.Scene.Groups.Hook
+	if h.sent.IsZero() || h.sent.Sub(h.Since) > longest-recovery {
+		return h.Since.Add(longest)
+	}
 	for _, flag := range j.w.Scene.Flags {
 		if text, is := strings.CutPrefix(flag, "--heartbeat-until="); is {
 			most, _ := time.ParseDuration(text) // drawn above

@@ -24,8 +24,9 @@ func (j *judge) judgeUse(claim custom, i *instance) {
 	if node == nil {
 		return
 	}
-	if rec, has := recordOf(node); !has || !rec.Kind.Certain() {
-		return // pods can stay
+	rec, has := recordOf(node)
+	if !has || !rec.Kind.Certain() || time.Since(j.life(i.node).recorded[rec.Kind]) < j.onTheWay() {
+		return // pods can stay, or could a moment ago
 	}
 	for _, pod := range j.w.podsOn(i.node) {
 		of, life := j.w.workloadOf(pod), j.pods[pod.UID]
