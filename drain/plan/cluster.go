@@ -78,8 +78,12 @@ func (f *Fleet) budgetsOf(pod *corev1.Pod) []*policyv1.PodDisruptionBudget {
 	return of.index.covering(pod)
 }
 
-// wakeRefused lets as many refused pods try again as the API server has said that the budget lets go, the most
-// urgent first.
+// misledPause is how long a pod ignores changes of its budget that has been refused in spite of one: with a lagging
+// watch, each of many changes may be out of date.
+const misledPause = 250 * time.Millisecond
+
+// wakeRefused lets refused pods try again, as many as the API server says the budget allows: the most urgent ones, if
+// only a moment later, as no other must take their place.
 func (f *Fleet) wakeRefused(budget *policyv1.PodDisruptionBudget) {
 	n := int(budget.Status.DisruptionsAllowed)
 	if n <= 0 {
@@ -93,6 +97,11 @@ func (f *Fleet) wakeRefused(budget *policyv1.PodDisruptionBudget) {
 	}
 	slices.SortFunc(waiting, func(a, b *tracked) int { return precedes(a.due, a.pod, b.due, b.pod) })
 	for _, t := range waiting[:min(n, len(waiting))] {
+		t.woken = true
+		if again := t.misledAt.Add(misledPause); f.now.Before(again) {
+			f.wait(t, interruption.Earlier(t.retryAt, again))
+			continue
+		}
 		f.wake(t)
 	}
 }

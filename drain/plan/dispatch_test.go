@@ -158,6 +158,37 @@ func TestRefusedPodsWakeWithTheirBudget(t *testing.T) {
 	}
 }
 
+// A budget that is seen late can seem to allow evictions that it refuses. The most urgent pod is
+// retried, but not on every change.
+func TestMisledPodsPause(t *testing.T) {
+	s := newScene(t, 1, holding)
+	b := budget("web", 1)
+	b.UID, b.Status.DisruptionsAllowed = "web", 0
+	s.budgets["web"] = b // as the API server has it
+	for i := range 3 {
+		s.add(pod(fmt.Sprint(i), of("web")), "web", "node-a", time.Hour)
+	}
+	s.ready = s.start
+	s.drain("node-a", 0, 10*time.Minute)
+	const changes = 200
+	s.until(10 * time.Second)
+	before := len(s.evictions())
+	for i := range changes {
+		seen := b.DeepCopy()
+		seen.Status.DisruptionsAllowed, seen.Generation = 1, int64(i)
+		s.fleet.Apply(s.now, BudgetSeen{b, seen})
+		s.until(10*time.Second + time.Duration(i)*10*time.Millisecond)
+	}
+	tries := map[string]int{}
+	for _, e := range s.evictions()[before:] {
+		tries[strings.Fields(e)[2]]++
+	}
+	const most = 8
+	if tries["0"] < most-2 || tries["0"] > most+2 || tries["1"]+tries["2"] > 6 {
+		t.Errorf("tries %v in two seconds, want about %d of the first", tries, most)
+	}
+}
+
 // The most urgent pod goes first, whatever it and the others wait for besides.
 func TestMostUrgentOfAllGroups(t *testing.T) {
 	for range 20 { // the groups are in no order

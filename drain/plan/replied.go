@@ -119,6 +119,9 @@ func (f *Fleet) settle(t *tracked, e Replied) {
 			f.plans.sooner(n, f.now)
 		}
 		t.refusal, t.ofBudget, t.blocked = reply.Reason, reply.OfBudget, blocked
+		if t.woken {
+			t.woken, t.misledAt = false, f.now
+		}
 		n.refused[t.pod.UID] = true
 		f.retry(t, e)
 	default: // the answer says nothing about the pod

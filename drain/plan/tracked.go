@@ -30,10 +30,12 @@ type tracked struct {
 	gone   bool
 	goneAt time.Time
 
-	refusal  string // of its eviction; empty once it was sent away
-	failure  string // what its last request failed of that says nothing about the pod
-	ofBudget bool   // refused by a disruption budget
-	blocked  bool   // refused for seconds
+	refusal  string    // of its eviction; empty once it was sent away
+	woken    bool      // its budget seems to let it go, and it is asked for because of that
+	misledAt time.Time // when it was last refused all the same
+	failure  string    // what its last request failed of that says nothing about the pod
+	ofBudget bool      // refused by a disruption budget
+	blocked  bool      // refused for seconds
 }
 
 // exit is how a pod was sent away: what comes later overrides what comes before.
