@@ -142,3 +142,17 @@ func TestUsableFaultsAreReported(t *testing.T) {
 		t.Errorf("said %v, error %v; want the event, and reason %s", said, err, reasonUnknownAction)
 	}
 }
+
+// An event that cannot be read is an error, also beside one that can: that one is announced, and none counts as withdrawn.
+func TestUnreadableEventBesideAnother(t *testing.T) {
+	f := newFollower()
+	const both = `[{"EventId":"a","Code":"system-reboot","State":"active","NotBefore":"21 Jan 2026 09:00:43 GMT"},
+		{"EventId":"b","Code":"system-reboot","State":"active","NotBefore":"%s"}]`
+	if _, err := f.scheduled(reading{fmt.Appendf(nil, both, "21 Jan 2026 09:00:43 GMT"), true, newYear}); err != nil {
+		t.Fatal(err)
+	}
+	said, err := f.scheduled(reading{fmt.Appendf(nil, both, "some day"), true, newYear})
+	if len(said) != 1 || said[0].name != "a" || awsfault.Of(err) != reasonMalformed {
+		t.Errorf("said %v, error %v; want the first event, and reason %s", said, err, reasonMalformed)
+	}
+}

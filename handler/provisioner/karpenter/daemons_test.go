@@ -55,4 +55,13 @@ func TestSizedForTheDaemonSetsThatFit(t *testing.T) {
 			t.Errorf("not said once:\n%s", c.log.String())
 		}
 	})
+	bubble(t, "not answered", func(t *testing.T) {
+		c := newCluster(t, Options{})
+		c.PrependReactor("list", "daemonsets", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewInternalError(errors.New("etcd has no leader"))
+		})
+		if r, err := c.p.Request(t.Context(), interruptedNode(), record(), need()); err == nil {
+			t.Errorf("replacement %+v, want an error, so that it's tried again", r)
+		}
+	})
 }
