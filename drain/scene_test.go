@@ -59,8 +59,8 @@ func (e *podEvents) NamespaceAnnotationMeaningless(_ string, pod *corev1.Pod, te
 
 func (e *podEvents) PodLeft(_ string, pod *corev1.Pod, reason string) { e.say("left", pod, reason) }
 
-// TestMain has client-go report errors without a pause between them: that is reckoned from when the process began,
-// which in a bubble of synctest is decades ahead.
+// TestMain turns off client-go's pause between errors: it counts from process start, which in a synctest bubble is
+// decades ahead.
 func TestMain(m *testing.M) {
 	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
 	os.Exit(m.Run())

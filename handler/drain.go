@@ -92,9 +92,8 @@ func (h *Handler) stopDrain(node string, k *known) {
 	k.draining = false
 }
 
-// noteStart notes when the drain for this interruption has begun, unless another process has begun it. A further
-// notice that leaves the deadline as it was begins no other drain. A
-// node that is not Ready by then has no time to be given.
+// noteStart notes when the drain for this interruption began, unless another process began it. Another notice with
+// the same deadline starts no new drain. A node that is not Ready by then has no time to be given.
 func (r *reconciliation) noteStart() {
 	k := r.known
 	again := k.event != "" && k.deadline.Equal(r.rec.Deadline)

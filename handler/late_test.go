@@ -88,7 +88,7 @@ func TestUpgradeWithoutTimeThatComesLate(t *testing.T) {
 	})
 }
 
-// A notice that comes during a drain and leaves its deadline as it was gives it no more time.
+// A notice during a drain gives it no more time if the deadline doesn't change.
 func TestFurtherNoticeGivesNoMoreTime(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		accept(t, h, notice(interruption.CapacityReservationInterruption, func(n *interruption.Notice) { n.Deadline = n.Noticed.Add(time.Minute) }))

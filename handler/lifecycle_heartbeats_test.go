@@ -66,7 +66,7 @@ func TestHeartbeatsStopWithTheDrain(t *testing.T) {
 	})
 }
 
-// A group that is heard of when its hook has timed out ends the instance now, whatever heartbeats could have done.
+// If the daemon learns of a hook after its timeout, the instance ends now, whatever heartbeats could have done.
 func TestHookThatIsHeardOfTooLate(t *testing.T) {
 	hookStory(t, heartbeats(time.Hour), func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
 		hooks.HeartbeatFunc = func() error { return lifecycle.ErrGone }

@@ -43,7 +43,7 @@ type known struct {
 	capacity   plan.Capacity        // and with which capacity to wait for
 	event      string               // of the interruption that it was looked after for
 	started    time.Time            // when, if nobody had before and the node was Ready
-	deadline   time.Time            // of that, when it was last looked after
+	deadline   time.Time            // the record's, when last looked at
 	cancelling bool                 // it was cancelled, or is about to be
 	left       int                  // pods that have left since this process looks after it
 	onTheirWay int                  // pods that are leaving

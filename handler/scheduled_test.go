@@ -143,7 +143,7 @@ func TestScheduledEventInsideItsWindow(t *testing.T) {
 	})
 }
 
-// A window that begins before EC2 interrupts the instance ends the drain only if there's no time after it.
+// If EC2 interrupts the instance after a window begins, the drain goes on until then.
 func TestDrainOutlastsAWindow(t *testing.T) {
 	scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		accept(t, h, scheduled("a", time.Minute, interruption.ActionReboot))

@@ -260,7 +260,7 @@ func startProcess(t *testing.T, world *sim.World, l sim.Launch, conf aws.Config,
 	return simProcess{stop}
 }
 
-// simCluster is the way of a client to the simulated API server.
+// simCluster is how a client reaches the simulated API server.
 func simCluster(client *memapi.Client) *rest.Config {
 	return &rest.Config{Host: "http://api.sim", Transport: client}
 }

@@ -306,7 +306,7 @@ func TestPodWhoseWaveIsGoneStillGoes(t *testing.T) {
 	}
 }
 
-// Of how long replacement pods have taken, half counts: some take less.
+// A turn takes the median start-up time, as some pods take less.
 func TestTurnsTakeWhatHalfOfThePodsDid(t *testing.T) {
 	now := time.Now()
 	turns := surgeTurns{deployment: DeploymentState{Slots: 1}}

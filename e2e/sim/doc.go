@@ -79,6 +79,10 @@
 // Six of them needed what rounds once had too rarely or never: machines that boot too slowly while there is room
 // elsewhere, a pod that is broken on any node, a webhook that fails with the nodes that are lost, and reboots.
 //
+// Of 72 changes drawn at random from the packages of drain, handler, handler/provisioner and queue (make mutants, eight
+// in each of nine packages), the unit tests noticed 68. The other four were a half that became a third, a sixth attempt
+// after five, a search for which nobody waits, and a list that was not read; a thousand rounds noticed none of these.
+//
 // # Reproducing
 //
 // A seed gives the same scene, and every random number of the world is drawn by name. The daemon's goroutines run in

@@ -124,8 +124,8 @@ func (j *judge) hookOf(id, transition string) *asgemu.Wait {
 	return nil
 }
 
-// hookUntil is how long the group waits, if it is asked to as often as the daemon may. It does not wait any longer if
-// nobody hears of it in time to ask for that.
+// hookUntil is when the group stops waiting if the daemon sends all the heartbeats that it may. If it's notified too
+// late to send any, that's the hook's own timeout.
 func (j *judge) hookUntil(h *hookLife) time.Time {
 	longest := j.w.Scene.Groups.Hook
 	if h.sent.IsZero() || h.sent.Sub(h.Since) > longest-recovery {

@@ -156,8 +156,8 @@ func (j *judge) slack() time.Duration {
 	return 8 * time.Second
 }
 
-// onTheWay is how long ago what is carried out now can have been decided: an admission webhook keeps a request, and a
-// watch can lag.
+// onTheWay is the longest time from a decision to its effect: an admission webhook can delay a request, and a watch can
+// lag.
 func (j *judge) onTheWay() time.Duration {
 	admit := j.w.Scene.Webhook
 	for _, f := range j.w.Scene.Faults {

@@ -111,10 +111,10 @@ func (j *judge) judgeRoom(node *corev1.Node, was, rec interruption.Record) {
 	}
 }
 
-// answeredAgain is how long the daemon gives the same answer when a pool had no room, and does not ask again.
+// answeredAgain is how long the daemon repeats that a pool has no room before it asks again.
 const answeredAgain = 6 * time.Second
 
-// needOf is the most that the node's pods have needed whenever it was said lately that there is no room for them.
+// needOf is the most that the node's pods needed at any recent report of no room.
 func (j *judge) needOf(node string) (most int64) {
 	fate, now := j.life(node), need{at: time.Now()}
 	for _, pod := range j.w.podsOn(node) {

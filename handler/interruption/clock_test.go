@@ -69,7 +69,7 @@ func TestWindowBeforeAnInterruption(t *testing.T) {
 	}
 }
 
-// When a drain has reached its end, a window gives way to another end of the instance that is certain to come later.
+// At the end of a drain, a window gives way to a later interruption, if that one is certain.
 func TestOutlasted(t *testing.T) {
 	t0 := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	event := Announcement{Kind: ScheduledEvent, Event: "reboot", Source: Queue, Noticed: t0, Received: t0, Action: ActionReboot, Deadline: t0.Add(time.Minute)}
@@ -86,7 +86,7 @@ func TestOutlasted(t *testing.T) {
 		"a recommendation is not certain":  {[]Announcement{event, risk}, time.Minute, false},
 		"a window alone":                   {[]Announcement{event}, time.Minute, false},
 		"another window is not certain":    {[]Announcement{event, {Kind: ScheduledEvent, Event: "b", Deadline: t0.Add(time.Hour)}}, time.Minute, false},
-		"an end without a time is no time": {[]Announcement{event, {Kind: StateChange, Event: "b", Action: ActionStopping}}, time.Minute, false},
+		"an end without a time is ignored": {[]Announcement{event, {Kind: StateChange, Event: "b", Action: ActionStopping}}, time.Minute, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rec := Record{Phase: Draining}.with(tt.list)

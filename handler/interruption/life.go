@@ -129,8 +129,8 @@ func (r Record) DrainEnd() time.Time {
 	return Later(r.Deadline.Add(-lastCall), r.dueSince().Add(emergency))
 }
 
-// dueSince is since when the deadline is known, or the drain has begun. What is announced later and leaves the deadline
-// as it was is no new emergency.
+// dueSince is when the deadline became known or the drain began, whichever is later. A later announcement that doesn't
+// change the deadline is no new emergency.
 func (r Record) dueSince() time.Time {
 	if i := slices.IndexFunc(r.Announced, func(a Announcement) bool { return a.Deadline.Equal(r.Deadline) }); i >= 0 {
 		return Later(r.Announced[i].Received, r.Begun)

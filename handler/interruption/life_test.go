@@ -25,7 +25,7 @@ func TestDrainEnd(t *testing.T) {
 	}
 }
 
-// What is announced during a drain gives it no more time, unless it brings the deadline.
+// A notice during a drain gives it no more time, unless it sets the deadline.
 func TestDrainEndAfterAFurtherNotice(t *testing.T) {
 	hook := NewRecord(Notice{Kind: InstanceTerminating, EventID: "hook", InstanceID: "i", Noticed: t0, Received: t0, Deadline: t0.Add(40 * time.Second)})
 	for in, want := range map[time.Duration]time.Duration{

@@ -86,9 +86,9 @@ func (a Announcement) overtaken(list []Announcement) bool {
 	})
 }
 
-// Outlasted is what stands when a drain has reached its end: without scheduled events, if the instance is certain to end
-// later for another reason. EC2 may let the window pass, and nothing more can be done before it begins. changed is
-// false if nothing of the kind can be left out.
+// Outlasted is the record at the end of a drain, without the windows that begin now, if the instance is certain to end
+// later for another reason. EC2 may let a window pass, and there's no time left before it begins. changed is false if
+// no window was dropped.
 func (r Record) Outlasted(now time.Time) (rest Record, changed bool) {
 	list := r.Announcements()
 	later := func(b Announcement) bool { return b.Kind.Certain() && b.Deadline.Add(-lastCall).After(now) }

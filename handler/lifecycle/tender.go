@@ -117,7 +117,7 @@ func (t *Tender) Learn(node string, rec interruption.Record) Tended {
 		}
 		ends = received.Add(interruption.UnknownHookTimeout)
 	}
-	if stopped && !open && !rec.Phase.Over() { // the group ends the instance now: its hooks have timed out, or somebody has completed them
+	if stopped && !open && !rec.Phase.Over() { // the hooks timed out or were completed: the instance ends now
 		ends = time.Now()
 	}
 	if !ends.IsZero() {

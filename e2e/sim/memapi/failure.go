@@ -28,7 +28,7 @@ func (f *Failure) body(inProtobuf bool) []byte {
 	return statusText(&f.Status, inProtobuf)
 }
 
-// statusText is a Status as an answer has it.
+// statusText encodes a Status for an answer.
 func statusText(status *metav1.Status, inProtobuf bool) []byte {
 	if inProtobuf {
 		return enveloped(status.GroupVersionKind(), mustMarshal(status))

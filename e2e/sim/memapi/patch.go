@@ -166,7 +166,7 @@ func (s *Server) Patch(k *Kind, key string, kind types.PatchType, patch []byte, 
 	return f
 }
 
-// isMeant holds an object to the version and the UID that a client names, if it does.
+// isMeant checks the object against the version and UID that a client gave, if any.
 func (s *stored) isMeant(k *Kind, version string, uid types.UID) *Failure {
 	switch {
 	case version != "" && version != s.obj.GetResourceVersion():

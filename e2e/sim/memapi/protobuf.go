@@ -14,11 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// protobufPrefix begins an object in protobuf, around which is an envelope that names its kind.
+// protobufPrefix precedes a protobuf object's envelope, which names the object's kind.
 // https://kubernetes.io/docs/reference/using-api/api-concepts/#protobuf-encoding
 var protobufPrefix = []byte("k8s\x00")
 
-// message is what has a form in protobuf, as Kubernetes' own types do.
+// message is a type with a protobuf form, such as Kubernetes' own.
 type message interface {
 	Marshal() ([]byte, error)
 	Unmarshal([]byte) error
@@ -38,7 +38,7 @@ func (q *Request) decode(into any) error {
 	to, ok := into.(message)
 	text, has := bytes.CutPrefix(q.Body, protobufPrefix)
 	if !ok || !has {
-		return errors.New("the body is not what it says that it is")
+		return errors.New("the body doesn't match its content type")
 	}
 	var envelope runtime.Unknown
 	if err := envelope.Unmarshal(text); err != nil {
@@ -47,7 +47,7 @@ func (q *Request) decode(into any) error {
 	return to.Unmarshal(envelope.Raw)
 }
 
-// enveloped is an object in protobuf as a request or an answer has it.
+// enveloped wraps a protobuf object for a request or an answer.
 func enveloped(of schema.GroupVersionKind, raw []byte) []byte {
 	version, kind := of.ToAPIVersionAndKind()
 	envelope := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: version, Kind: kind}, Raw: raw}
@@ -70,7 +70,7 @@ func (s *stored) protobuf() []byte {
 	return s.binary
 }
 
-// text is the object as an answer has it.
+// text encodes the object for an answer.
 func (s *stored) text(k *Kind, inProtobuf bool) []byte {
 	if inProtobuf {
 		return enveloped(k.GroupVersionKind, s.protobuf())
@@ -78,7 +78,7 @@ func (s *stored) text(k *Kind, inProtobuf bool) []byte {
 	return s.json()
 }
 
-// listOf is a list as an answer has it.
+// listOf encodes a list for an answer.
 func listOf(k *Kind, items []*stored, version int64, token string, inProtobuf bool) []byte {
 	kind := k.GroupVersionKind
 	kind.Kind += "List"
@@ -101,14 +101,14 @@ func listOf(k *Kind, items []*stored, version int64, token string, inProtobuf bo
 	return append(out, ']', '}')
 }
 
-// appendField appends a field whose value is a text or a message.
+// appendField appends a field whose value is a string or a message.
 func appendField(to []byte, number uint64, value []byte) []byte {
 	to = binary.AppendUvarint(to, number<<3|2)
 	to = binary.AppendUvarint(to, uint64(len(value)))
 	return append(to, value...)
 }
 
-// appendEvent appends an event of a watch with that object, as [stored.text] has it.
+// appendEvent appends a watch event; object is what [stored.text] returns.
 func appendEvent(to []byte, what string, object []byte, inProtobuf bool) []byte {
 	if inProtobuf {
 		raw := mustMarshal(&metav1.WatchEvent{Type: what, Object: runtime.RawExtension{Raw: object}})

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// inBothForms runs f with client-go's own client, as it speaks JSON and as it speaks protobuf.
+// inBothForms runs f with client-go's own client, once in JSON and once in protobuf.
 func inBothForms(t *testing.T, f func(*testing.T, *Server, kubernetes.Interface)) {
 	t.Helper()
 	for name, form := range map[string]string{"JSON": runtime.ContentTypeJSON, "protobuf": runtime.ContentTypeProtobuf} {
@@ -60,10 +60,10 @@ func TestObjectsInBothForms(t *testing.T) {
 			t.Errorf("got %v: %v", got, err)
 		}
 		if _, err := nodes.Get(t.Context(), "d", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-			t.Errorf("get what is not there: %v", err)
+			t.Errorf("get a missing node: %v", err)
 		}
 		if err := nodes.Delete(t.Context(), "b", *metav1.NewPreconditionDeleteOptions("another")); !apierrors.IsConflict(err) {
-			t.Errorf("delete another one: %v", err)
+			t.Errorf("delete by the wrong UID: %v", err)
 		}
 	})
 }
@@ -76,7 +76,7 @@ func TestUpdateInBothForms(t *testing.T) {
 			t.Fatal(err)
 		}
 		if same, err := leases.Update(t.Context(), made, metav1.UpdateOptions{}); err != nil || same.ResourceVersion != made.ResourceVersion {
-			t.Errorf("an update without a change made version %s of %s: %v", same.ResourceVersion, made.ResourceVersion, err)
+			t.Errorf("a no-op update gave version %s, was %s: %v", same.ResourceVersion, made.ResourceVersion, err)
 		}
 		changed := made.DeepCopy()
 		changed.Spec.HolderIdentity = new("somebody")
@@ -137,7 +137,7 @@ func TestWatchInBothForms(t *testing.T) {
 		}
 		defer old.Stop()
 		if event := <-old.ResultChan(); event.Type != apiwatch.Error || !apierrors.IsResourceExpired(apierrors.FromObject(event.Object)) {
-			t.Errorf("a watch of what is forgotten: %v", event)
+			t.Errorf("watch an expired version: %v", event)
 		}
 	})
 }

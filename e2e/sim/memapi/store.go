@@ -5,7 +5,7 @@
 // disruption budgets, in the steps of the real one.
 //
 // It has no admission but what [Server.Admit] does, and no validation, no defaults and no fields that
-// nobody here reads. It speaks JSON and, of Kubernetes' own kinds, protobuf.
+// nobody here reads. It speaks JSON and, for Kubernetes' own kinds, protobuf.
 //
 // Who calls the methods of a Server that read or write objects holds its lock, see [Server.Do]. That
 // is how controllers see and change the cluster. Clients come through [Server.Client].

@@ -31,8 +31,8 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// TestMain has client-go report errors without a pause between them: that is reckoned from when the process began,
-// which in a bubble of synctest is decades ahead.
+// TestMain turns off client-go's pause between errors: it counts from process start, which in a synctest bubble is
+// decades ahead.
 func TestMain(m *testing.M) {
 	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
 	os.Exit(m.Run())

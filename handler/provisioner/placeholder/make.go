@@ -38,8 +38,8 @@ const (
 // change of the installation ends.
 const recheck = time.Minute
 
-// makeAll makes the placeholders of the order. Those that already exist count as made, and so do
-// those that pods have taken the place of, so it can be repeated at any point.
+// makeAll makes the placeholders of the order. Those that already exist count as made, as do
+// those whose place a pod has taken, so it can be repeated at any point.
 func (b *Backend) makeAll(ctx context.Context, o order, r interruption.Replacement) (interruption.Replacement, error) {
 	b.start()
 	b.emptied.Remove(nameOf(o.instance))

@@ -153,7 +153,7 @@ func TestLostAnswers(t *testing.T) {
 	})
 }
 
-// A request that failed halfway is made again, without the placeholders whose places pods have taken by then.
+// A request that failed halfway is repeated without the placeholders whose place a pod has taken since.
 func TestRepeatedRequestMakesNoTakenPlaceholder(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rec := spot(2 * time.Minute)

@@ -32,7 +32,7 @@ type store struct {
 	// taken are the instances with a placeholder that had a place until others removed it, such as
 	// by preemption.
 	taken *apicache.LRUExpireCache
-	// takenPods are those placeholders, by what they belong to. A request that is made again makes none of them again.
+	// takenPods are those placeholders, by owner and name. A repeated request doesn't make them again.
 	takenPods *apicache.LRUExpireCache
 }
 
@@ -42,7 +42,7 @@ const (
 	maxTakenPods = 20_000
 )
 
-// takenPod is a placeholder that belonged to that PodTemplate.
+// takenPod is a placeholder, by its PodTemplate's UID and its name.
 type takenPod struct {
 	owner types.UID
 	name  string
