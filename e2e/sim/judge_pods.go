@@ -33,10 +33,17 @@ func (j *judge) hung() bool {
 	return slices.ContainsFunc(j.w.faulty.spans, func(f Fault) bool { return f.What == FaultMarks })
 }
 
-// heldUp: the eviction of a pod waits for a webhook.
+// heldUp: the eviction of a pod waits for a webhook, and so do those of the others under its budget.
 func (j *judge) heldUp(pod string) {
-	if of := memapi.Get[*corev1.Pod](j.w.Server, memapi.Pods, pod); of != nil && j.pods[of.UID] != nil {
-		j.pods[of.UID].refused = time.Now()
+	of := memapi.Get[*corev1.Pod](j.w.Server, memapi.Pods, pod)
+	if of == nil {
+		return
+	}
+	shares := len(j.w.BudgetsOf(of)) > 0
+	for uid, life := range j.pods {
+		if uid == of.UID || shares && life.pod.Labels[appLabel] == of.Labels[appLabel] {
+			life.refused = time.Now()
+		}
 	}
 }
 
