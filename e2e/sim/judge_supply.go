@@ -96,6 +96,9 @@ func (j *judge) judgeRoom(node *corev1.Node, was, rec interruption.Record) {
 	if !failed || before || i == nil || limit == 0 || i.pool != PoolSpot || rec.Kind != interruption.SpotInterruption {
 		return
 	}
+	if rec.Replacement.Backend != provisioner.Karpenter {
+		return // the limit is of its NodePool
+	}
 	need := j.needOf(node.Name)
 	if len(j.replaced[i.id]) > 0 {
 		return
