@@ -96,13 +96,14 @@ func (h *Handler) stopDrain(node string, k *known) {
 // the same deadline starts no new drain. A node that is not Ready by then has no time to be given.
 func (r *reconciliation) noteStart() {
 	k := r.known
-	again := k.event != "" && k.deadline.Equal(r.rec.Deadline)
-	if k.deadline = r.rec.Deadline; k.event == r.rec.Event || again {
-		k.event = r.rec.Event
+	first := k.event == ""
+	same := k.event == r.rec.Event || !first && k.deadline.Equal(r.rec.Deadline)
+	k.event, k.deadline = r.rec.Event, r.rec.Deadline
+	if same {
 		return
 	}
-	takenOver := k.event == "" && r.rec.Phase != interruption.Noticed
-	k.event, k.started = r.rec.Event, time.Time{}
+	takenOver := first && r.rec.Phase != interruption.Noticed
+	k.started = time.Time{}
 	if !takenOver && nodes.Ready(r.node) {
 		k.started = time.Now()
 	}

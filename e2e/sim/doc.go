@@ -81,7 +81,8 @@
 //
 // Of 72 changes drawn at random from the packages of drain, handler, handler/provisioner and queue (make mutants, eight
 // in each of nine packages), the unit tests noticed 68. The other four were a half that became a third, a sixth attempt
-// after five, a search for which nobody waits, and a list that was not read; a thousand rounds noticed none of these.
+// after five, and a search for which nobody waits, which a thousand rounds each did not notice either, and a list that
+// only commands read.
 //
 // # Reproducing
 //

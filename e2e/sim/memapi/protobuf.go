@@ -31,12 +31,12 @@ func prefersProtobuf(accept string) bool {
 }
 
 // decode reads the request's body.
-func (q *Request) decode(into any) error {
-	if !q.inProtobuf {
-		return json.Unmarshal(q.Body, into)
+func (r *Request) decode(into any) error {
+	if !r.inProtobuf {
+		return json.Unmarshal(r.Body, into)
 	}
 	to, ok := into.(message)
-	text, has := bytes.CutPrefix(q.Body, protobufPrefix)
+	text, has := bytes.CutPrefix(r.Body, protobufPrefix)
 	if !ok || !has {
 		return errors.New("the body doesn't match its content type")
 	}

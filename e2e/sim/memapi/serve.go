@@ -64,11 +64,11 @@ func (r *Request) What() string {
 func (r *Request) Key() string { return keyOf(r.Namespace, r.Name) }
 
 // contentType is the form of the answer.
-func (q *Request) contentType() string {
+func (r *Request) contentType() string {
 	switch {
-	case !q.wantsProtobuf:
+	case !r.wantsProtobuf:
 		return runtime.ContentTypeJSON
-	case q.Verb == "watch":
+	case r.Verb == "watch":
 		return runtime.ContentTypeProtobuf + ";stream=watch"
 	}
 	return runtime.ContentTypeProtobuf
@@ -195,6 +195,7 @@ func (s *Server) update(c *collection, q *Request) (*stored, *Failure) {
 		}
 		return s.change(c, q.Key(), q.Subresource, changed, q.By)
 	}
+	// Leases are renewed every few seconds: as trees, they would take a fifth of a round's time.
 	at := c.objects[q.Key()]
 	if f := at.isMeant(c.Kind, made.GetResourceVersion(), made.GetUID()); f != nil {
 		return nil, f
