@@ -93,7 +93,8 @@ func (h *Handler) stopDrain(node string, k *known) {
 }
 
 // noteStart notes when the drain for this interruption began, unless another process began it. Another notice with
-// the same deadline starts no new drain. A node that is not Ready by then has no time to be given.
+// the same deadline starts no new drain. A node that is not Ready by then has no time to be given. The mark can be
+// on the node much later than the notice was received: its write might hang.
 func (r *reconciliation) noteStart() {
 	k := r.known
 	first := k.event == ""
@@ -102,10 +103,13 @@ func (r *reconciliation) noteStart() {
 	if same {
 		return
 	}
-	takenOver := first && r.rec.Phase != interruption.Noticed
-	k.started = time.Time{}
-	if !takenOver && nodes.Ready(r.node) {
-		k.started = time.Now()
+	k.started, k.marked = time.Time{}, time.Time{}
+	if first && r.rec.Phase != interruption.Noticed {
+		return
+	}
+	k.marked = time.Now()
+	if nodes.Ready(r.node) {
+		k.started = k.marked
 	}
 }
 
@@ -115,7 +119,7 @@ func (r *reconciliation) interruption() plan.NodeState {
 	rules, _ := r.opts.Rules(r.node, false)
 	return plan.NodeState{
 		Taint:    marks.Taint(r.rec),
-		Since:    r.rec.Since(),
+		Since:    interruption.Later(r.rec.Since(), r.known.marked),
 		Deadline: rules.DrainBy(r.rec, time.Now()),
 		Capacity: provisioner.CapacityOf(r.known.replacement),
 	}

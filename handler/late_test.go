@@ -102,3 +102,35 @@ func TestFurtherNoticeGivesNoMoreTime(t *testing.T) {
 		}
 	})
 }
+
+// What comes to the node before its mark is there has not been put back by its controller: the write of the mark can
+// hang. A process that takes a drain over knows only when the notice was received.
+func TestMarkThatLandsLate(t *testing.T) {
+	for name, phase := range map[string]interruption.Phase{"own": interruption.Noticed, "taken over": interruption.Draining} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+				n := notice(interruption.SpotInterruption)
+				accept(t, h, n)
+				time.Sleep(9 * time.Second)
+				f.change(func(node *corev1.Node) {
+					rec, _ := interruption.ParseRecord(node.Annotations[interruption.Annotation])
+					rec.Phase = phase
+					node.Annotations[interruption.Annotation] = rec.String()
+				})
+				want := n.Received
+				if phase == interruption.Noticed {
+					want = time.Now()
+				}
+				for range 2 {
+					if _, err := step(t, h); err != nil {
+						t.Fatal(err)
+					}
+					if !s.in.Since.Equal(want) {
+						t.Errorf("marked since %s, want %s", s.in.Since, want)
+					}
+					time.Sleep(time.Second)
+				}
+			})
+		})
+	}
+}

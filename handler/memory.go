@@ -43,6 +43,7 @@ type known struct {
 	capacity   plan.Capacity        // and with which capacity to wait for
 	event      string               // of the interruption that it was looked after for
 	started    time.Time            // when, if nobody had before and the node was Ready
+	marked     time.Time            // when, if nobody had before: the node's mark was seen by then
 	deadline   time.Time            // the record's, when last looked at
 	cancelling bool                 // it was cancelled, or is about to be
 	left       int                  // pods that have left since this process looks after it
