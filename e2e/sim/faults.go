@@ -309,7 +309,9 @@ func (w *World) admit(ctx context.Context, q *memapi.Request) error {
 		takes, fails = slow.Takes, slow.Fails
 	}
 	if takes >= holdsUp || fails {
-		defer w.Do(func() { w.judge.heldUp(q.Key()) })
+		heldUp := func() { w.Do(func() { w.judge.heldUp(q.Key()) }) }
+		heldUp() // the node can be gone before the webhook answers
+		defer heldUp()
 	}
 	if takes == 0 {
 		return nil
