@@ -124,7 +124,7 @@ func newPlayer(t *testing.T) player {
 	t.Cleanup(func() { utilruntime.ErrorHandlers = handlers })
 
 	// Rounds are short and run on one processor: another process plays others on the next one.
-	processors, percent := runtime.GOMAXPROCS(1), debug.SetGCPercent(400)
+	processors, percent := runtime.GOMAXPROCS(1), debug.SetGCPercent(1000)
 	t.Cleanup(func() { runtime.GOMAXPROCS(processors); debug.SetGCPercent(percent) })
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
 	t.Cleanup(klog.ClearLogger)

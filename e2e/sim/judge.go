@@ -13,7 +13,6 @@ import (
 	"spot-handler/e2e/asgemu"
 	"spot-handler/e2e/sim/memapi"
 	"spot-handler/e2e/sqsemu"
-	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner/karpenter"
 	"spot-handler/handler/provisioner/placeholder"
@@ -152,61 +151,51 @@ func (w *World) Settled() (settled bool) {
 			return false
 		}
 	}
-	w.Do(func() {
-		settled = len(w.judge.unsettled()) == 0
-	})
+	w.Do(func() { settled = w.judge.settled() })
 	return settled
 }
 
-// unsettled is what has yet to end.
-func (j *judge) unsettled() (list []string) {
+// settled reports whether nothing has yet to end. What costs least to find out comes first.
+func (j *judge) settled() bool {
 	w := j.w
 	for _, l := range w.Scene.Losses {
 		last := l.At + l.Lead + max(0, -l.Early)
 		if said := l.At + l.Delay + time.Duration(l.Copies)*l.Again + agentReads; w.since() < max(last, said, l.Cancel) {
-			list = append(list, "EC2 has yet to act on "+l.Node)
+			return false // EC2 has yet to act
 		}
 	}
 	for _, r := range w.Scene.Rehearsals {
 		if w.since() < r.At+r.Deadline {
-			list = append(list, "the rehearsal of "+r.Node+" has yet to end")
+			return false
 		}
 	}
 	for _, s := range w.Scene.ScaleIns {
 		if w.since() < s.At {
-			list = append(list, "the group has yet to end "+s.Node)
-		}
-	}
-	for id, h := range j.hooks {
-		if w.instances[id].runs && j.hookOf(id, asgemu.TerminateAt) != nil {
-			list = append(list, "the group waits for "+h.node)
+			return false
 		}
 	}
 	for _, f := range w.Scene.Faults {
 		if f.For < longest && w.since() < f.to()+recovery {
-			list = append(list, "a fault is yet to come")
+			return false
+		}
+	}
+	for id := range j.hooks {
+		if w.instances[id].runs && j.hookOf(id, asgemu.TerminateAt) != nil {
+			return false // the group waits
+		}
+	}
+	for _, claim := range memapi.List[custom](w.Server, memapi.NodeClaims) {
+		if claim.GetDeletionTimestamp() != nil || claim.GetLabels()[karpenter.ReplacesLabel] != "" && claim.GetLabels()[karpenter.SettledLabel] == "" {
+			return false
 		}
 	}
 	for _, node := range memapi.List[*corev1.Node](w.Server, memapi.Nodes) {
 		rec, has := recordOf(node)
-		switch {
-		case !has && slices.ContainsFunc(node.Status.Conditions, nodes.OurCondition):
-			list = append(list, "node "+node.Name+" still has a condition of ours")
-			continue
-		case !has, j.stands(node, rec):
-			continue
-		}
-		list = append(list, fmt.Sprintf("node %s: %s", node.Name, node.Annotations[interruption.Annotation]))
-	}
-	for _, claim := range memapi.List[custom](w.Server, memapi.NodeClaims) {
-		if claim.GetDeletionTimestamp() != nil {
-			list = append(list, "NodeClaim "+claim.GetName()+" is going")
-		}
-		if claim.GetLabels()[karpenter.ReplacesLabel] != "" && claim.GetLabels()[karpenter.SettledLabel] == "" {
-			list = append(list, fmt.Sprintf("NodeClaim %s is not settled", claim.GetName()))
+		if !has && slices.ContainsFunc(node.Status.Conditions, nodes.OurCondition) || has && !j.stands(node, rec) {
+			return false
 		}
 	}
-	return append(list, j.leftPlaceholders()...)
+	return len(j.leftPlaceholders()) == 0
 }
 
 // Finish holds what is left to the invariants.

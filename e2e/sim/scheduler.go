@@ -90,7 +90,7 @@ func (w *World) burdens(pod *corev1.Pod) map[string]burden {
 		b := on[other.Spec.NodeName]
 		b.cpu += cpuOf(other)
 		b.nonzeroMemory += assumedMemory
-		if kin != nil && other.DeletionTimestamp == nil && other.Namespace == pod.Namespace && selects(kin, other) {
+		if kin != nil && other.DeletionTimestamp == nil && other.Namespace == pod.Namespace && memapi.Selects(kin, other) {
 			b.kin++
 		}
 		on[other.Spec.NodeName] = b

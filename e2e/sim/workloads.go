@@ -14,7 +14,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"spot-handler/e2e/sim/memapi"
@@ -278,12 +277,6 @@ func conditionsOf(scheduled, ready metav1.Time, isReady bool) []corev1.PodCondit
 	}
 }
 
-// selects reports whether a controller's selector has the pod.
-func selects(selector *metav1.LabelSelector, pod *corev1.Pod) bool {
-	s, err := metav1.LabelSelectorAsSelector(selector)
-	return err == nil && s.Matches(labels.Set(pod.Labels))
-}
-
 func isOf(pod *corev1.Pod, owner memapi.Object) bool {
 	ref := metav1.GetControllerOf(pod)
 	return ref != nil && ref.UID == owner.GetUID()
@@ -312,7 +305,7 @@ func (w *World) syncReplicaSet(set *appsv1.ReplicaSet) {
 		if pod.Namespace != set.Namespace {
 			continue
 		}
-		mine, chosen := isOf(pod, set), selects(set.Spec.Selector, pod)
+		mine, chosen := isOf(pod, set), memapi.Selects(set.Spec.Selector, pod)
 		switch {
 		case mine && !chosen && pod.DeletionTimestamp == nil:
 			free := pod.DeepCopy()

@@ -72,8 +72,21 @@ func (s *Server) BudgetsOf(pod *corev1.Pod) (covering []*policyv1.PodDisruptionB
 
 // Covers reports whether the budget, which is of the pod's namespace, selects it.
 func Covers(budget *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
-	selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
-	return err == nil && selector.Matches(labels.Set(pod.Labels))
+	return Selects(budget.Spec.Selector, pod)
+}
+
+// Selects reports whether the selector matches the pod's labels. One without expressions need not be compiled.
+func Selects(selector *metav1.LabelSelector, pod *corev1.Pod) bool {
+	if selector == nil || len(selector.MatchExpressions) > 0 {
+		s, err := metav1.LabelSelectorAsSelector(selector)
+		return err == nil && s.Matches(labels.Set(pod.Labels))
+	}
+	for key, value := range selector.MatchLabels {
+		if got, has := pod.Labels[key]; !has || got != value {
+			return false
+		}
+	}
+	return true
 }
 
 // Evict evicts a pod, or says why it is not evicted.
