@@ -155,8 +155,8 @@ func (j *judge) lookAtHook(h *hookLife) {
 		return
 	}
 	rec, has := recordOf(node)
-	if !has || !rec.Phase.Over() || rec.Ended.IsZero() {
-		return
+	if !has || !rec.Phase.Over() || rec.Ended.IsZero() || j.life(h.node).canceled.After(h.sent) {
+		return // what is canceled is forgotten with its hook
 	}
 	since := interruption.Later(rec.Ended, h.sent)
 	if time.Since(since) > recovery && !j.w.disturbed(since.Sub(j.w.began)-recovery, j.w.since()) && !j.hung() {
