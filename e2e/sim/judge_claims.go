@@ -80,11 +80,18 @@ func (j *judge) finishClaims() {
 		used := slices.ContainsFunc(j.w.podsOn(claim.GetName()), hasToMove)
 		consolidates := j.w.Scene.Karpenter.Consolidates > 0 && claim.GetLabels()[karpenter.SettledLabel] != "" && j.initialized(claim)
 		coming := !j.initialized(claim) && j.w.Now().Sub(claim.GetCreationTimestamp().Time) < mayBoot || j.takesBack(claim)
-		if !used && !consolidates && !coming {
+		if !used && !consolidates && !coming && !j.justOver(claim.GetAnnotations()["spot-handler/interrupted-node"]) {
 			j.breaks(notInVain, "NodeClaim %s for %s has no pod, labels %v, annotations %v",
 				claim.GetName(), replaces, claim.GetLabels(), claim.GetAnnotations())
 		}
 	}
+}
+
+// justOver reports whether the round has ended so soon after the node's record went that the TTL of the scenes, after
+// which its replacement is taken back, has not passed.
+func (j *judge) justOver(node string) bool {
+	life := j.nodes[node]
+	return life != nil && time.Since(life.restored) < time.Minute+recovery
 }
 
 // takesBack reports whether the claim is for a node that is on its way back.
