@@ -27,6 +27,7 @@ type nodeLife struct {
 	released  time.Time                       // when a rehearsal had ended, with the node to be terminated
 	changed   time.Time                       // when the record's deadline last changed
 	canceled  time.Time
+	over      time.Time // when its drain had ended; zero if another has begun since
 	turned    bool        // a recommendation has had its turn
 	progress  []time.Time // when its record, or what is on it, last changed
 	gone      time.Time
@@ -164,7 +165,11 @@ func (j *judge) nodeChanged(c memapi.Change, ours bool) {
 		j.moved(c.Key)
 		j.judgeRoom(after, was, rec)
 	}
+	if !rec.Phase.Over() {
+		life.over = time.Time{}
+	}
 	if rec.Phase.Over() && (!had || !was.Phase.Over()) {
+		life.over = time.Now()
 		j.recordOver(after, rec)
 	}
 }
