@@ -73,7 +73,7 @@ func (r *reconciliation) drain(ctx context.Context) (done bool, err error) {
 	case status.Done:
 		return true, r.end(ctx, status, next, interruption.Drained)
 	}
-	if progressOf(r.rec, &next, in, status) {
+	if !r.justAsked(status) && progressOf(r.rec, &next, in, status) {
 		r.progressBeside(ctx, next)
 	}
 	r.lookAgain(status.Next)
@@ -132,6 +132,24 @@ func (r *reconciliation) replace(ctx context.Context, next *interruption.Record,
 	err := r.requestReplacement(ctx, next, view)
 	r.notifyPods(ctx, in.Deadline, view.Plan)
 	return err
+}
+
+// answersWithin is how long a backend mostly takes to find out what becomes of the replacement: whether the instance is
+// in a group, and whether its pods fit on nodes that are there.
+const answersWithin = time.Second
+
+// justAsked reports whether the provisioner is still finding out whether there is a replacement to wait for, and no pod
+// leaves yet. Its answer is about to be written, so that it does not know yet is not.
+func (r *reconciliation) justAsked(status plan.Status) bool {
+	asked, until := r.known.replacement, r.known.marked.Add(answersWithin)
+	switch {
+	case r.rec.Phase != interruption.Noticed, status.Begun, !time.Now().Before(until):
+		return false
+	case asked == nil, asked.State != provisioner.StateRequested, asked.Name != "", asked.Detached, asked.Tried != "":
+		return false
+	}
+	r.lookAgain(until)
+	return true
 }
 
 // progressOf adds to the record how far its drain has come, and reports whether that is worth a write: the

@@ -207,24 +207,30 @@ func TestPhasesOfAnInterruption(t *testing.T) {
 	})
 }
 
-// A backend may carry on only once the record names what it has found, so that is written as
-// soon as it is known. That the same replacement has been launched is not.
+// A backend may carry on only once the record names what it has found, so that is written as soon as it is known. That
+// the same replacement has been launched is not, nor, for a second, that a backend is still finding out.
 func TestRecordNamesTheReplacementAtOnce(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		got := interruption.Replacement{Backend: "asg", State: provisioner.StateRequested}
 		h.opts.Provisioner = &fakeProvisioner{RequestFunc: func(interruption.Record) (interruption.Replacement, error) { return got, nil }}
 		accept(t, h, notice(interruption.SpotInterruption))
+		again, err := step(t, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if wantPhase(t, f, interruption.Noticed); f.patches != 1 || again > time.Second {
+			t.Errorf("%d patches, again in %s, want the notice's, and a second", f.patches, again)
+		}
 		for _, c := range []struct {
 			name, state string
 			patches     int // with the notice's
 			recorded    string
 		}{
-			{"", provisioner.StateRequested, 2, ""},
-			{"group", provisioner.StateRequested, 3, "group"},
-			{"group", provisioner.StateRequested, 3, "group"},
-			{"group", provisioner.StateLaunched, 3, "group"},
-			{"i-2", provisioner.StateReady, 4, "i-2"},
-			{"i-2", provisioner.StateReady, 4, "i-2"},
+			{"group", provisioner.StateRequested, 2, "group"},
+			{"group", provisioner.StateRequested, 2, "group"},
+			{"group", provisioner.StateLaunched, 2, "group"},
+			{"i-2", provisioner.StateReady, 3, "i-2"},
+			{"i-2", provisioner.StateReady, 3, "i-2"},
 		} {
 			got.Name, got.State = c.name, c.state
 			if _, err := step(t, h); err != nil {
@@ -240,6 +246,38 @@ func TestRecordNamesTheReplacementAtOnce(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A backend that takes longer to find out keeps nothing from the record, nor does one that answers with what has to be
+// known to the next process.
+func TestSlowAnswerIsRecorded(t *testing.T) {
+	for name, tt := range map[string]struct {
+		got   interruption.Replacement
+		after time.Duration
+	}{
+		"after a second": {interruption.Replacement{State: provisioner.StateRequested}, time.Second},
+		"detached":       {interruption.Replacement{State: provisioner.StateRequested, Detached: true}, 0},
+		"tried":          {interruption.Replacement{State: provisioner.StateRequested, Tried: "spot"}, 0},
+		"launched":       {interruption.Replacement{State: provisioner.StateLaunched}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+				tt.got.Backend = "asg"
+				h.opts.Provisioner = &fakeProvisioner{RequestFunc: func(interruption.Record) (interruption.Replacement, error) { return tt.got, nil }}
+				accept(t, h, notice(interruption.SpotInterruption))
+				if _, err := step(t, h); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(tt.after)
+				if _, err := step(t, h); err != nil {
+					t.Fatal(err)
+				}
+				if rec := wantPhase(t, f, interruption.Replacing); *rec.Replacement != tt.got {
+					t.Errorf("record %s, want replacement %+v", rec, tt.got)
+				}
+			})
+		})
+	}
 }
 
 // A result that cannot be written is kept, not counted again.
