@@ -119,7 +119,8 @@ func (r *reconciliation) interruption() plan.NodeState {
 	rules, _ := r.opts.Rules(r.node, false)
 	return plan.NodeState{
 		Taint:    marks.Taint(r.rec),
-		Since:    interruption.Later(r.rec.Since(), r.known.marked),
+		Since:    r.rec.Since(),
+		Marked:   r.known.marked,
 		Deadline: rules.DrainBy(r.rec, time.Now()),
 		Capacity: provisioner.CapacityOf(r.known.replacement),
 	}

@@ -117,7 +117,7 @@ func TestMarkThatLandsLate(t *testing.T) {
 					rec.Phase = phase
 					node.Annotations[interruption.Annotation] = rec.String()
 				})
-				want := n.Received
+				var want time.Time
 				if phase == interruption.Noticed {
 					want = time.Now()
 				}
@@ -125,8 +125,8 @@ func TestMarkThatLandsLate(t *testing.T) {
 					if _, err := step(t, h); err != nil {
 						t.Fatal(err)
 					}
-					if !s.in.Since.Equal(want) {
-						t.Errorf("marked since %s, want %s", s.in.Since, want)
+					if !s.in.Marked.Equal(want) || !s.in.Since.Equal(n.Received) {
+						t.Errorf("noticed at %s, marked by %s, want %s", s.in.Since, s.in.Marked, want)
 					}
 					time.Sleep(time.Second)
 				}

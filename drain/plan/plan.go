@@ -181,11 +181,11 @@ func (s *Situation) marked() time.Time { return s.Since.Truncate(time.Second) }
 // cordonSeen is from when on the scheduler is taken to put no pod on the node: with little time left, from
 // halfway to the deadline, so that the pods that it has put there before can still be evicted.
 func (s *Situation) cordonSeen() time.Time {
-	lag := schedulerLag
+	marked, lag := interruption.Later(s.marked(), s.Marked.Truncate(time.Second)), schedulerLag
 	if !s.Deadline.IsZero() {
-		lag = max(0, min(lag, s.Deadline.Sub(s.marked())/2))
+		lag = max(0, min(lag, s.Deadline.Sub(marked)/2))
 	}
-	return s.marked().Add(lag)
+	return marked.Add(lag)
 }
 
 // putHere reports whether a pod was made for this node after it was cordoned, though it does not

@@ -24,6 +24,8 @@ func TestPlan(t *testing.T) {
 	marked := NodeState{Taint: taint, Since: now.Add(-time.Second), Deadline: now.Add(2 * time.Minute), Capacity: PendingCapacity}
 	cordoned, markedLately := marked, marked
 	cordoned.Since, markedLately.Since = now.Add(-11*time.Second), now.Add(-3*time.Second)
+	slowly, slower := cordoned, cordoned // the write of the mark hung
+	slowly.Marked, slower.Marked = now.Add(-9*time.Second), now.Add(-10*time.Second)
 	risk := NodeState{Taint: taint, Capacity: PendingCapacity}
 	riskReady := NodeState{Taint: taint, Capacity: ReadyCapacity}
 	riskNothing := NodeState{Taint: taint}
@@ -49,6 +51,8 @@ func TestPlan(t *testing.T) {
 		"tolerates all, was there":                {pod("p", tolerating(""), createdAt(now.Add(-time.Hour))), marked, policy, Hold, everyTaint, nil},
 		"put here a moment after the cordon":      {pod("p", ownedBy("ReplicaSet"), createdAt(now)), marked, atOnce, Hold, "has come since the node was marked, and might come again", nil},
 		"put here later":                          {pod("p", ownedBy("ReplicaSet"), createdAt(now)), cordoned, atOnce, Skip, "its controller has put it on this node since the node was marked", nil},
+		"put here while the mark was written":     {pod("p", ownedBy("ReplicaSet"), createdAt(now)), slowly, atOnce, Hold, "has come since the node was marked, and might come again", nil},
+		"put here later than that":                {pod("p", ownedBy("ReplicaSet"), createdAt(now)), slower, atOnce, Skip, "its controller has put it on this node since the node was marked", nil},
 		"put here a moment after it, at the last": {pod("p", ownedBy("ReplicaSet"), createdAt(now.Add(-2*time.Second)), withGrace(110)), markedLately, atOnce, Evict, "eviction deadline has come", nil},
 		"came since":                              {pod("p", createdAt(now)), marked, policy, Hold, "waits for the replacement", nil},
 		"tolerates another":                       {pod("p", tolerating("other")), inTwoMinutes, policy, Hold, "waits for the replacement", nil},

@@ -68,9 +68,11 @@ type Policy struct {
 type NodeState struct {
 	// Taint is what the node carries; pods that tolerate it by its name stay.
 	Taint corev1.Taint
-	// Since is when the node was marked. Pods that tolerate every taint and have come later
+	// Since is when the node was to be marked. Pods that tolerate every taint and have come later
 	// are not chased; zero chases them all.
 	Since time.Time
+	// Marked is when the mark was there at the latest, as its write can take a while; zero is not known.
+	Marked time.Time
 	// Deadline is when the node ends. Zero means that the node is only at risk: pods leave
 	// when the replacement is ready, and not before.
 	Deadline time.Time

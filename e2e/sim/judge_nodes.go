@@ -27,7 +27,7 @@ type nodeLife struct {
 	released  time.Time                       // when a rehearsal had ended, with the node to be terminated
 	changed   time.Time                       // when the record's deadline last changed
 	canceled  time.Time
-	over      time.Time // when its drain had ended; zero if another has begun since
+	over      time.Time   // when its drain had ended; zero if another has begun since
 	turned    bool        // a recommendation has had its turn
 	progress  []time.Time // when its record, or what is on it, last changed
 	gone      time.Time
