@@ -76,8 +76,9 @@ type Options struct {
 }
 
 // RequestsAtOnce is how many requests are under way at once, not counting those that have waited
-// seconds for an answer.
-const RequestsAtOnce = 32
+// seconds for an answer. A namespace that is alone can have 32 of them: the other five are for
+// those that come meanwhile.
+const RequestsAtOnce = 37
 
 // Drainer drains nodes. Its methods are safe for concurrent use, and none waits for
 // a pod. They answer while Run runs: what is asked before waits for it, and once Run has ended nothing is

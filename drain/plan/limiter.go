@@ -13,10 +13,11 @@ const (
 	// webhook that hangs has up to EvictTimeout, and others must not stand still for it.
 	patience = 3 * time.Second
 
-	// lentPerSeat is how many requests without a seat there can be for each seat: with 32
-	// seats at most 128 requests are under way, about half of what the API server lets through
-	// at once for all workloads by default.
-	lentPerSeat = 3
+	// lentPerSeat is how many requests without a seat there can be for each seat, as long as no more than
+	// mostUnderWay are under way in all: about half of what the API server lets through at once for all
+	// workloads by default.
+	lentPerSeat  = 3
+	mostUnderWay = 128
 
 	// calm is how long ago the API server's last refusal must be before a seat is lent.
 	calm = 10 * time.Second
@@ -176,7 +177,7 @@ func (l *limiter) hurry(now time.Time, atOnce int) (lent bool) {
 		if l.limit+l.lent >= atOnce {
 			break
 		}
-		most := l.most * lentPerSeat * 7 / 8
+		most := l.lendable() * 7 / 8
 		if l.of[s.namespace].lent > 0 { // some of its requests hang
 			most = l.half()
 		}
@@ -188,14 +189,17 @@ func (l *limiter) hurry(now time.Time, atOnce int) (lent bool) {
 	return lent
 }
 
-// half is of the requests that can be under way without a seat.
-func (l *limiter) half() int { return (l.most*lentPerSeat + 1) / 2 }
+// lendable is how many requests can be under way without a seat.
+func (l *limiter) lendable() int { return min(l.most*lentPerSeat, mostUnderWay-l.most) }
+
+// half is half of those.
+func (l *limiter) half() int { return (l.lendable() + 1) / 2 }
 
 // canLend reports whether the request can lend its seat, if at most ofNamespace requests of its namespace may have lent
 // theirs.
 func (l *limiter) canLend(s *seat, ofNamespace int) bool {
 	own := l.of[s.namespace]
-	return !s.lent && l.lent < l.most*lentPerSeat && own.lent+own.asleep < ofNamespace
+	return !s.lent && l.lent < l.lendable() && own.lent+own.asleep < ofNamespace
 }
 
 func (l *limiter) lendSeat(s *seat) {

@@ -15,6 +15,21 @@ func (l *limiter) fill(at time.Time, made *int) (seats []*seat) {
 	return seats
 }
 
+// With as many seats as the drainer has, a namespace that is alone has 32 requests under way, and another finds room at
+// once. Those without a seat make no more than 128.
+func TestSeatsOfALoneNamespace(t *testing.T) {
+	l, of := newLimiter(37), map[string]int{}
+	for _, namespace := range []string{"shop", "late"} {
+		for l.free() && l.room(namespace) {
+			l.begin(time.Time{}, namespace, 0)
+			of[namespace]++
+		}
+	}
+	if of["shop"] != 32 || of["late"] != 4 || l.most+l.lendable() != 128 {
+		t.Errorf("%v with a seat, want 32 and 4; %d without one, want 91", of, l.lendable())
+	}
+}
+
 func TestLimiterFollowsTheAPIServer(t *testing.T) {
 	l, made := newLimiter(32), 0
 	round := func(busy bool) {

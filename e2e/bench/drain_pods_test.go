@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"spot-handler/drain"
 	"spot-handler/e2e/controlplane"
 )
 
@@ -49,12 +48,15 @@ func evictor(cluster *controlplane.Cluster) (rest.Interface, error) {
 	return client.(*kubernetes.Clientset).CoreV1().RESTClient(), nil
 }
 
+// ofOneNamespace is how many evictions the daemon has under way at once for one namespace, if nobody else needs any.
+const ofOneNamespace = 32
+
 // rawEvict sends for every pod the eviction that the daemon sends, as many at once. It
 // leaves out all else: no plan, no watch, no record. What failed by a conflict is sent
 // again at once. It returns when the last is granted.
 func rawEvict(ctx context.Context, client rest.Interface, pods []*corev1.Pod) error {
 	var g errgroup.Group
-	g.SetLimit(drain.RequestsAtOnce)
+	g.SetLimit(ofOneNamespace)
 	for _, p := range pods {
 		g.Go(func() error {
 			eviction := &policyv1.Eviction{
