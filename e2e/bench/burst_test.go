@@ -120,7 +120,8 @@ func (f *field) create(ctx context.Context, prefix string, count int) []*corev1.
 		offering = "bench.kubernetes.io/type-of-none" // as long
 	}
 	nodes, err := f.cluster.CreateBareNodes(ctx, controlplane.BareNodes{
-		Count: count, Prefix: prefix, Unmanaged: true, Labels: map[string]string{"bench": prefix, offering: "m5.large"},
+		Count: count, Prefix: prefix, Unmanaged: true,
+		Labels: map[string]string{"bench": prefix, "node-lifecycle": "spot", offering: "m5.large"},
 	})
 	must(f.B, err)
 	return nodes

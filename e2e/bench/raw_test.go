@@ -106,6 +106,7 @@ func marks(node *corev1.Node) string {
 			rec[field] = "*"
 		}
 	}
+	delete(rec, "begun")         // what is recorded seconds late says when, too
 	text, _ := json.Marshal(rec) // strings and lists of them only
 	return fmt.Sprintf("record %s, label %q, taints %v, unschedulable %t", text,
 		node.Labels[interruption.ExcludeFromLoadBalancers], taintsOf(node), node.Spec.Unschedulable)
