@@ -140,7 +140,7 @@ func (r *reconciliation) replace(ctx context.Context, next *interruption.Record,
 const answersWithin = time.Second
 
 // justAsked reports whether the provisioner is still finding out whether there is a replacement to wait for, and no pod
-// leaves yet. Its answer is about to be written, so that it does not know yet is not.
+// leaves yet. That is not worth a write of its own: the answer will be recorded in a moment.
 func (r *reconciliation) justAsked(status plan.Status) bool {
 	asked, until := r.known.replacement, r.known.marked.Add(answersWithin)
 	switch {

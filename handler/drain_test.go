@@ -248,8 +248,8 @@ func TestRecordNamesTheReplacementAtOnce(t *testing.T) {
 	})
 }
 
-// A backend that takes longer to find out keeps nothing from the record, nor does one that answers with what has to be
-// known to the next process.
+// A backend that takes longer than that is recorded as still finding out. What the next process has to know is recorded
+// at once.
 func TestSlowAnswerIsRecorded(t *testing.T) {
 	for name, tt := range map[string]struct {
 		got   interruption.Replacement

@@ -16,7 +16,7 @@ func (l *limiter) fill(at time.Time, made *int) (seats []*seat) {
 }
 
 // With as many seats as the drainer has, a namespace that is alone has 32 requests under way, and another finds room at
-// once. Those without a seat make no more than 128.
+// once. With those that have lent their seats, there are 128 at most.
 func TestSeatsOfALoneNamespace(t *testing.T) {
 	l, of := newLimiter(37), map[string]int{}
 	for _, namespace := range []string{"shop", "late"} {

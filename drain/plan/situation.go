@@ -71,7 +71,7 @@ type NodeState struct {
 	// Since is when the node was to be marked. Pods that tolerate every taint and have come later
 	// are not chased; zero chases them all.
 	Since time.Time
-	// Marked is when the mark was there at the latest, as its write can take a while; zero is not known.
+	// Marked is by when the mark was on the node, as writing it can take a while; zero is not known.
 	Marked time.Time
 	// Deadline is when the node ends. Zero means that the node is only at risk: pods leave
 	// when the replacement is ready, and not before.

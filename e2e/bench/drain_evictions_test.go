@@ -153,7 +153,7 @@ func (f *exodus) round(prefix string, nodes int, by exit) departure {
 			last = r.StageTimestamp
 		}
 	}
-	// All pods have left. An eviction that its client gave up is logged as refused, though its pod ends all the same.
+	// All pods have left. An eviction that its client gave up on is logged as refused, though its pod ends all the same.
 	if unanswered := len(c.pods) - len(took); unanswered < 0 || unanswered > len(c.pods)/100 {
 		f.Fatalf("%d evictions of %s granted, want one for each of %d pods", len(took), prefix, len(c.pods))
 	}

@@ -155,7 +155,7 @@ func (w *World) Settled() (settled bool) {
 	return settled
 }
 
-// settled reports whether nothing has yet to end. What costs least to find out comes first.
+// settled reports whether everything has ended. The cheapest checks come first.
 func (j *judge) settled() bool {
 	w := j.w
 	for _, l := range w.Scene.Losses {

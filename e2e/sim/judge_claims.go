@@ -87,8 +87,8 @@ func (j *judge) finishClaims() {
 	}
 }
 
-// justOver reports whether the round has ended so soon after the node's record went that the TTL of the scenes, after
-// which its replacement is taken back, has not passed.
+// justOver reports whether the round has ended before the TTL of the scenes had passed since the node's record went.
+// Only then is its replacement taken back.
 func (j *judge) justOver(node string) bool {
 	life := j.nodes[node]
 	return life != nil && time.Since(life.restored) < time.Minute+recovery

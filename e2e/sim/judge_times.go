@@ -49,7 +49,7 @@ func (j *judge) judgeTime(life *podLife, fate *nodeLife) {
 		return // nobody knew in time; recommendations have no deadline
 	}
 	if !fate.over.IsZero() && fate.over.Before(recorded) {
-		return // the drain for a scheduled event was over, and its time too
+		return // the drain for a scheduled event was over, and so was its time
 	}
 	if i := w.instanceOf(pod.Spec.NodeName); i != nil && !i.taken.IsZero() && i.taken.Before(w.began.Add(fate.loss.At+fate.loss.Lead-margin)) {
 		return // EC2 was early
