@@ -93,7 +93,11 @@ func (h *Handler) rulesFor(n interruption.Notice) nodes.RulesFunc {
 func (h *Handler) record(ctx context.Context, node *corev1.Node, n interruption.Notice, rules nodes.RulesFunc) (interruption.Verdict, error) {
 	j := interruption.Judge(nodes.Case(node, n, rules, time.Now()))
 	if j.Verdict != interruption.Accepted {
-		return j.Verdict, nil
+		if len(j.Early) == 0 {
+			return j.Verdict, nil
+		}
+		patch := marks.Remember(node, j.Early)
+		return j.Verdict, h.opts.Nodes.Mark(ctx, node.Name, patch.Type, patch.Data)
 	}
 	patch := marks.Accept(node, j.Record)
 	if n.Withdrawn {

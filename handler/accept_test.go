@@ -64,6 +64,26 @@ func (f *fakeNodes) now(t *testing.T) (*corev1.Node, interruption.Record) {
 	return n, rec
 }
 
+// A queue keeps no order. What is taken back before it arrives is remembered on the Node, and does not begin.
+func TestAcceptOfWhatWasTakenBackBefore(t *testing.T) {
+	story(t, func(t *testing.T, _ *script, nodes *fakeNodes, h *Handler) {
+		withdrawal := rebootInAWeek()
+		withdrawal.Withdrawn = true
+		for _, n := range []interruption.Notice{withdrawal, withdrawal} {
+			if v := accept(t, h, n); v != interruption.Ignored {
+				t.Errorf("the withdrawal is %s, want %s", v, interruption.Ignored)
+			}
+		}
+		if v := accept(t, h, rebootInAWeek()); v != interruption.Duplicate {
+			t.Errorf("what comes after its withdrawal is %s, want %s", v, interruption.Duplicate)
+		}
+		node, has := nodes.raw(t)
+		if past := interruption.ParsePast(node.Annotations[interruption.PastAnnotation]); has || len(past) != 1 || node.Spec.Unschedulable {
+			t.Errorf("record %t, cordon %t, and %d are remembered; want only the one that was taken back", has, node.Spec.Unschedulable, len(past))
+		}
+	})
+}
+
 // One patch: record, cordon, taint and label.
 func TestAcceptIsOnePatch(t *testing.T) {
 	f := newFakeNodes(testNode(func(n *corev1.Node) {

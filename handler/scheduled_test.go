@@ -269,7 +269,7 @@ func TestWithdrawal(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 				n := scheduled("a", tt.in, tt.action)
-				if v := accept(t, h, withdrawn(n)); v != interruption.Ignored {
+				if v := accept(t, h, withdrawn(scheduled("unknown", tt.in, tt.action))); v != interruption.Ignored {
 					t.Fatalf("verdict %s of a withdrawal of nothing", v)
 				}
 				accept(t, h, n)

@@ -44,3 +44,19 @@ func TestSceneGroupWaitsAtItsHooks(t *testing.T) {
 		ScaleIns:  []sim.ScaleIn{{Node: "spot-1", At: 15 * time.Second}},
 	})
 }
+
+// EC2 took a retirement back while its announcement was with a replica that was cut off from the queue. The withdrawal
+// came first, nothing was known that it took back, and the node was drained when the announcement came again.
+func TestSceneTakenBackBeforeItArrives(t *testing.T) {
+	keepsInvariants(t, sim.Scene{
+		Seed: 600000069, Flags: []string{"--replacement-ttl=1m", "--rebalance-ttl=4m", "--scheduled-lead=2m"},
+		Nodes: []sim.Node{{Name: "spot-2", Pool: sim.PoolSpot, Zone: "eu-west-1a", CPU: 8000}},
+		Losses: []sim.Loss{{
+			Node: "spot-2", Kind: interruption.ScheduledEvent, At: 56561 * time.Millisecond, Delay: 2106 * time.Millisecond, Copies: 1,
+			Lead: 413525 * time.Millisecond, Early: -17682 * time.Millisecond, Withdrawn: 86281 * time.Millisecond,
+		}},
+		Faults:    []sim.Fault{{What: "queue", Replica: 1, From: 53458 * time.Millisecond, For: 16009 * time.Millisecond}},
+		Karpenter: sim.Karpenter{Boot: 25625 * time.Millisecond},
+		Groups:    sim.Groups{Manage: true, Placeholders: true},
+	})
+}

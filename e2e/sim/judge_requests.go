@@ -110,9 +110,11 @@ func (j *judge) finishNotices(messages []sqsemu.Message) {
 		})
 		// A rehearsal has drained the node, which is to be terminated: nothing is left to do for EC2's sake.
 		recorded = recorded || !life.released.IsZero() && !life.released.After(m.DeletedAt)
+		// A queue keeps no order, and EC2 has taken the event back by then.
+		withdrawn := life.loss.Withdrawn > 0 && j.w.began.Add(life.loss.Withdrawn).Before(m.DeletedAt) && sent.kind == interruption.ScheduledEvent
 		stale := m.DeletedAt.Sub(sent.at) > 3*time.Minute ||
 			sent.kind != interruption.InstanceTerminating && sent.at.Sub(j.w.began.Add(life.loss.At)) > 4*time.Minute
-		if !recorded && !stale {
+		if !recorded && !stale && !withdrawn {
 			j.breaks(noticeKept, "the %s of %s was deleted at %.3f, and was never recorded",
 				sent.kind, sent.node, m.DeletedAt.Sub(j.w.began).Seconds())
 		}

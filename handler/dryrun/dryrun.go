@@ -46,6 +46,7 @@ type Accepter struct {
 
 	mu   sync.Mutex // held while a notice is judged
 	seen *lru.Cache // the records, by node: the Node itself carries nothing
+	past *lru.Cache // what was withdrawn before it was announced, by node
 }
 
 // maxSeen is how many nodes we remember: more than are interrupted at a time.
@@ -53,7 +54,7 @@ const maxSeen = 5000
 
 // New returns an Accepter.
 func New(opts Options) *Accepter {
-	return &Accepter{opts: opts, seen: lru.New(maxSeen)}
+	return &Accepter{opts: opts, seen: lru.New(maxSeen), past: lru.New(maxSeen)}
 }
 
 // Accept logs what the handler would do about the notice. A notice that says nothing new since
@@ -91,7 +92,14 @@ func (a *Accepter) judge(node *corev1.Node, n interruption.Notice) interruption.
 		node = node.DeepCopy()
 		metav1.SetMetaDataAnnotation(&node.ObjectMeta, interruption.Annotation, rec.String())
 	}
-	j := interruption.Judge(nodes.Case(node, n, a.opts.Rules, time.Now()))
+	withdrawn, _ := a.past.Get(node.Name)
+	c := nodes.Case(node, n, a.opts.Rules, time.Now())
+	past, _ := withdrawn.(interruption.Past)
+	c.Past = c.Past.And(past)
+	j := interruption.Judge(c)
+	if len(j.Early) > 0 {
+		a.past.Add(node.Name, past.And(j.Early))
+	}
 	if j.Verdict != interruption.Accepted {
 		return j
 	}

@@ -194,7 +194,9 @@ func TestDryRunOfWithdrawal(t *testing.T) {
 	}
 	off := n
 	off.Withdrawn = true
-	if verdict, logged, _ := d.story(t, off); verdict != interruption.Ignored || !cmp.Equal(logged, []string{"would do nothing"}) {
+	another := off
+	another.EventID = "event-2"
+	if verdict, logged, _ := d.story(t, another); verdict != interruption.Ignored || !cmp.Equal(logged, []string{"would do nothing"}) {
 		t.Errorf("of what was never announced: %s, %v", verdict, logged)
 	}
 	d.story(t, n)
@@ -204,6 +206,21 @@ func TestDryRunOfWithdrawal(t *testing.T) {
 	}
 	if verdict, logged, _ := d.story(t, n); verdict != interruption.Accepted || len(logged) < 4 {
 		t.Errorf("announced again: %s, %v", verdict, logged)
+	}
+}
+
+// The real run remembers that it has been taken back already.
+func TestDryRunOfWithdrawalThatComesFirst(t *testing.T) {
+	d := newDry(t, nil)
+	n := interruption.Notice{
+		Kind: interruption.ScheduledEvent, Source: interruption.Queue, EventID: "event-1", InstanceID: "i-a",
+		Action: interruption.ActionReboot, Deadline: time.Now().Add(48 * time.Hour),
+	}
+	off := n
+	off.Withdrawn = true
+	d.story(t, off)
+	if verdict, logged, _ := d.story(t, n); verdict != interruption.Duplicate {
+		t.Errorf("%s, %v", verdict, logged)
 	}
 }
 

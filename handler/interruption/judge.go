@@ -59,6 +59,8 @@ type Judgement struct {
 	Record Record
 	// Reason says why, in a clause.
 	Reason string
+	// Early is what the Node is to remember as past, though the verdict isn't Accepted.
+	Early Past
 }
 
 // Judge says what a notice means. It has no side effects and reads no clock, so anyone who asks
@@ -125,19 +127,30 @@ func isWithdrawal(c Case) (Judgement, bool) {
 		return undecided()
 	}
 	if !c.Recorded {
-		return Judgement{Verdict: Ignored, Reason: "what it takes back is not known"}, true
+		return Judgement{Verdict: Ignored, Reason: "what it takes back is not known", Early: c.early()}, true
 	}
 	d := c.Record.drop(func(a Announcement) bool { return a.same(c.Notice) })
 	rest := d.rest
 	switch {
-	case len(d.gone) == 0, c.Record.Canceled, c.Record.Ends(c.Node.Deleting):
+	case len(d.gone) == 0:
+		return Judgement{Verdict: Duplicate, Reason: "what it takes back does not stand", Early: c.early()}, true
+	case c.Record.Canceled, c.Record.Ends(c.Node.Deleting):
 		return Judgement{Verdict: Duplicate, Reason: "what it takes back does not stand"}, true
 	case !d.stands:
 		rest.Canceled = true
 	case c.Rules.waitsAgain(c.Record, rest, c.Now):
 		rest.Phase = Waiting
 	}
-	return Judgement{Accepted, rest, "takes back what was announced"}, true
+	return Judgement{Verdict: Accepted, Record: rest, Reason: "takes back what was announced"}, true
+}
+
+// early is what to remember of a withdrawal that might have come before what it takes back: a queue keeps no order, and
+// a message that a process took along comes again later.
+func (c Case) early() Past {
+	if c.Notice.Source != Queue || c.Past.Has(c.Notice) || Past(c.Record.Past).Has(c.Notice) {
+		return nil
+	}
+	return Past{announcementOf(c.Notice)}
 }
 
 func isPast(c Case) (Judgement, bool) {
@@ -208,7 +221,7 @@ func endsARehearsal(c Case) (Judgement, bool) {
 	if rec.Phase != Waiting {
 		rec.Replacement = c.Record.Replacement
 	}
-	return Judgement{Accepted, rec, "ends a rehearsal"}, true
+	return Judgement{Verdict: Accepted, Record: rec, Reason: "ends a rehearsal"}, true
 }
 
 // meetsAnUndo: the notice comes while its Node is being undone. What was withdrawn or cancelled does not
@@ -261,7 +274,7 @@ func (c Case) first(ours []string, past Past) Judgement {
 	case rec.Kind.Certain() && c.Now.Sub(rec.Received) > recordedLate:
 		rec.Begun = c.Now.UTC()
 	}
-	return Judgement{Accepted, rec, "new"}
+	return Judgement{Verdict: Accepted, Record: rec, Reason: "new"}
 }
 
 // merge adds the notice to what stands.
@@ -282,7 +295,7 @@ func (c Case) merge(old Record) Judgement {
 	case old.Phase == Waiting && !c.Rules.waits(rec, c.Now):
 		rec.Phase = Noticed
 	}
-	return Judgement{Accepted, rec, "adds to what stands"}
+	return Judgement{Verdict: Accepted, Record: rec, Reason: "adds to what stands"}
 }
 
 // endsAsExpected reports whether a state of the instance is no news: the drain is over, as

@@ -28,6 +28,38 @@ func window(in time.Duration) func(*Notice) {
 	return func(n *Notice) { n.Deadline = t0.Add(in) }
 }
 
+// A queue can deliver a withdrawal before what it takes back.
+func TestWithdrawalThatComesFirst(t *testing.T) {
+	announced := at(ScheduledEvent, 0, does(ActionReboot), window(24*time.Hour))
+	withdrawal := at(ScheduledEvent, time.Second, does(ActionReboot), func(n *Notice) { n.Withdrawn = true })
+	other := NewRecord(at(SpotInterruption, 0))
+	for name, c := range map[string]Case{
+		"of a node without a record":       {},
+		"of a node with another's record":  {Record: other, Recorded: true},
+		"of a node with an earlier record": {Record: NewRecord(at(ScheduledEvent, 0, event("earlier"), window(time.Hour))), Recorded: true},
+	} {
+		c.Node, c.Now = Node{Instance: "i-1", Ready: true}, t0.Add(time.Second)
+		c.Notice = withdrawal
+		j := Judge(c)
+		if j.Verdict == Accepted || !j.Early.Has(announced) {
+			t.Errorf("%s: verdict %s, remembers %v; want what was withdrawn", name, j.Verdict, j.Early)
+		}
+		c.Past = j.Early
+		if again := Judge(c); len(again.Early) != 0 {
+			t.Errorf("%s: a second time it remembers %v, want nothing new", name, again.Early)
+		}
+		c.Notice = announced
+		if j := Judge(c); j.Verdict != Duplicate {
+			t.Errorf("%s: what comes after its withdrawal is %s, want %s", name, j.Verdict, Duplicate)
+		}
+		c.Notice, c.Past = withdrawal, nil
+		c.Notice.Source = IMDS
+		if j := Judge(c); len(j.Early) != 0 {
+			t.Errorf("%s: remembers %v from the metadata service, which keeps order", name, j.Early)
+		}
+	}
+}
+
 // Every rule has its case, in the order of the rules; no earlier rule applies to it.
 func TestJudge(t *testing.T) {
 	on := func(n Notice, change ...func(*Record)) *Record {

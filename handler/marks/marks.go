@@ -132,7 +132,7 @@ func Undo(node *corev1.Node, rec interruption.Record, rest *interruption.Record,
 	case rest != nil:
 		annotations[interruption.Annotation] = rest.String()
 	case len(past) > 0:
-		annotations[interruption.PastAnnotation] = interruption.ParsePast(node.Annotations[interruption.PastAnnotation]).And(past).String()
+		annotations[interruption.PastAnnotation] = remembered(node, past)
 	}
 	metadata["annotations"] = annotations
 	// Somebody who has changed the label since then has made it theirs.
@@ -143,6 +143,17 @@ func Undo(node *corev1.Node, rec interruption.Record, rest *interruption.Record,
 	patch := merge(node, rec, metadata, spec)
 	patch.Record = rest
 	return patch
+}
+
+// Remember adds to what the Node remembers as past.
+func Remember(node *corev1.Node, past interruption.Past) Patch {
+	return merge(node, interruption.Record{}, map[string]any{
+		"annotations": map[string]any{interruption.PastAnnotation: remembered(node, past)},
+	}, nil)
+}
+
+func remembered(node *corev1.Node, past interruption.Past) string {
+	return interruption.ParsePast(node.Annotations[interruption.PastAnnotation]).And(past).String()
 }
 
 // Progress moves the record on. It depends on the record alone: the patch fails if another
