@@ -39,6 +39,9 @@ func listed(form url.Values, prefix string) (list []string) {
 	return list
 }
 
+// justRecorded is how long a request can be under way that was sent because of an earlier record.
+const justRecorded = 2 * time.Second
+
 // judgeDetach: only the instance of an interrupted node leaves its group, which stays as large as it is, and only once
 // the node's record names the group: the next process has to know that it was us.
 func (j *judge) judgeDetach(by, id string, form url.Values) {
@@ -58,7 +61,11 @@ func (j *judge) judgeDetach(by, id string, form url.Values) {
 	if node == nil || j.twoLead() {
 		return // a moment ago, or another process has just written something else
 	}
-	if rec, has := recordOf(node); !has || rec.Replacement == nil || rec.Replacement.Name == "" {
+	rec, has := recordOf(node)
+	if has && time.Since(j.nodes[i.node].recorded[rec.Kind]) < justRecorded {
+		return // EC2 has ended a rehearsal while its request was on the way
+	}
+	if !has || rec.Replacement == nil || rec.Replacement.Name == "" {
 		j.breaks(recordsTrue, "%s detaches %s, and its record is %s", by, i.node, summary(rec, has))
 	}
 }

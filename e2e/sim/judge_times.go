@@ -55,8 +55,8 @@ func (j *judge) judgeTime(life *podLife, fate *nodeLife) {
 		return // EC2 was early
 	}
 	deadline := w.began.Add(fate.loss.At + fate.loss.Lead)
-	if fate.loss.Renews {
-		deadline = deadline.Add(-renewedBy)
+	if fate.loss.Renews && w.began.Add(fate.loss.At+fate.loss.Delay+fate.loss.Again+recovery).Before(latestFor(pod, deadline.Add(-renewedBy))) {
+		deadline = deadline.Add(-renewedBy) // else that was said too late
 	}
 	j.judgeUntil(life, recorded, deadline)
 }
@@ -75,10 +75,15 @@ func (j *judge) judgeHookTime(life *podLife, fate *nodeLife) {
 	}
 }
 
+// latestFor is when the pod has to be asked to end, to have its whole grace period before the deadline.
+func latestFor(pod *corev1.Pod, deadline time.Time) time.Time {
+	return deadline.Add(-margin - time.Duration(memapi.GraceOf(pod))*time.Second)
+}
+
 // judgeUntil does so where the node's end was recorded then, and expected at that time.
 func (j *judge) judgeUntil(life *podLife, recorded, deadline time.Time) {
 	pod, w := life.pod, j.w
-	latest := deadline.Add(-margin - time.Duration(memapi.GraceOf(pod))*time.Second)
+	latest := latestFor(pod, deadline)
 	able := interruption.Later(recorded, life.bound)
 	from, to := able.Sub(w.began), latest.Sub(w.began)
 	held := latest.Sub(interruption.Later(life.refused, j.closedUntil(pod))) < recovery

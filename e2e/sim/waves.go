@@ -35,11 +35,14 @@ func (j *judge) wavesFit(pod *corev1.Pod, able, latest time.Time) bool {
 	if atOnce -= of.Broken; atOnce < 1 {
 		return false
 	}
+	if j.replaces(pod) {
+		return false // it might not be Ready yet: under a budget that needs nobody to be, it can't be evicted before
+	}
 	leave := 0
 	for _, life := range j.pods {
 		switch {
 		case j.w.workloadOf(life.pod) != of:
-		case life.pod.CreationTimestamp.After(j.w.began.Add(-time.Minute)): // a replacement pod
+		case j.replaces(life.pod):
 			if life.bound.IsZero() || life.bound.Sub(life.pod.CreationTimestamp.Add(-j.w.Ahead)) > 3*time.Second {
 				return false
 			}
@@ -61,4 +64,9 @@ func (j *judge) wavesFit(pod *corev1.Pod, able, latest time.Time) bool {
 	}
 	waves := (leave + atOnce - 1) / atOnce
 	return able.Add(time.Duration(waves-1)*cycle + recovery).Before(latest)
+}
+
+// replaces reports whether the pod was made for another that has left, as those that the scene begins with are older.
+func (j *judge) replaces(pod *corev1.Pod) bool {
+	return pod.CreationTimestamp.After(j.w.began.Add(-time.Minute))
 }
