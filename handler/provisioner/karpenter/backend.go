@@ -142,10 +142,11 @@ type Backend struct {
 	refusals *readcache.Cache[interruption.Replacement]
 	// inVain has, under a claim's name, the pool that it asks for a spot instance on a recommendation, and
 	// has that pool as a key if none was launched: such a claim halts Karpenter, so the next node asks others.
-	inVain *readcache.Cache[string]
-	claims *claimWatch
-	ledger *ledger
-	keeper *keeper
+	inVain  *readcache.Cache[string]
+	sources *readcache.Cache[*Claim] // by the name of an interrupted node's claim
+	claims  *claimWatch
+	ledger  *ledger
+	keeper  *keeper
 	// limitRefusals has no pool as a label: pools come and go, and it would have no value at the start.
 	// Events say which pool it was.
 	limitRefusals prometheus.Counter
@@ -171,6 +172,7 @@ func New(opts Options) *Backend {
 	b.pools = newReadCache(poolTTL, b.readPools)
 	b.daemons = newReadCache(poolTTL, b.readDaemons)
 	b.replacing = newReadCache(poolTTL, b.readReplacing)
+	b.sources = &readcache.Cache[*Claim]{Read: b.readSource, Lifetime: readcache.For(sourceTTL, 0, nil)}
 	b.keeper = newKeeper(b)
 	b.claims = newClaimWatch(opts.Dynamic, opts.SingleNode, b.claimChanged, b.log)
 	return b

@@ -78,9 +78,9 @@ func TestHeldUntilCalm(t *testing.T) {
 	bubble(t, "as long as the pool says", func(t *testing.T) {
 		c := standingIn(t)
 		c.annotate("spot", CalmAnnotation, "2h")
-		time.Sleep(2*time.Hour - 10*time.Second)
+		time.Sleep(2*time.Hour - 2*landingCheck)
 		c.wantProtected(true)
-		time.Sleep(10 * time.Second)
+		time.Sleep(2 * landingCheck)
 		c.wantProtected(false)
 	})
 	bubble(t, "switched off meanwhile", func(t *testing.T) {

@@ -21,9 +21,9 @@ const (
 	// keeper deletes it: the reconciliation of its node comes first.
 	orphanGrace = 10 * time.Second
 
-	// landingCheck is how often a protected replacement is checked for its pods at first. Those
-	// that wait for it land with its first heartbeat.
-	landingCheck = 2 * time.Second
+	// landingCheck is how often a protected replacement is checked for its pods at first, and how long after
+	// it is Ready. Most drains are over by then, which the keeper is told without a request.
+	landingCheck = 10 * time.Second
 
 	// laterCheck is when to check again if others have to act first.
 	laterCheck = 30 * time.Second

@@ -3,6 +3,7 @@ package karpenter
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,7 +24,7 @@ func TestBurstReadsThePoolsOnce(t *testing.T) {
 		for i := range burst {
 			wg.Go(func() {
 				node, rec := interruptedNode(), record()
-				node.Name = fmt.Sprintf("node-%d", i)
+				node.Name, node.OwnerReferences[0].Name = fmt.Sprintf("node-%d", i), fmt.Sprintf("spot-%d", i)
 				rec.Instance = fmt.Sprintf("i-%d", i)
 				if r, err := c.p.Request(t.Context(), node, rec, need()); err != nil || r.State != provisioner.StateRequested {
 					t.Errorf("Request: %+v, %v", r, err)
@@ -38,6 +39,27 @@ func TestBurstReadsThePoolsOnce(t *testing.T) {
 		if count["list nodepools"] != 1 || count["create nodeclaims"] != burst || count["get nodeclaims"] != burst {
 			t.Errorf("calls %v, want 1 read of the pools, and one read and one create of a claim for each of %d", count, burst)
 		}
+	})
+}
+
+// A loss is noted, and then a replacement requested: both need the node's own claim.
+func TestOneReadOfTheNodesClaim(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		c, rec := newCluster(t, Options{}), record()
+		if _, err := c.b.AsMade(t.Context(), interruptedNode()); err != nil {
+			t.Fatal(err)
+		}
+		c.wantCalls("get nodeclaims")
+		c.request(&rec)
+		if slices.ContainsFunc(c.Actions(), func(a clienttesting.Action) bool { return a.Matches("get", "nodeclaims") }) {
+			t.Error("the claim is read a second time")
+		}
+		time.Sleep(sourceTTL)
+		c.ClearActions()
+		if _, err := c.b.AsMade(t.Context(), interruptedNode()); err != nil {
+			t.Fatal(err)
+		}
+		c.wantCalls("get nodeclaims")
 	})
 }
 

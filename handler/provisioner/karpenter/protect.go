@@ -96,6 +96,9 @@ func (k *keeper) mayUnprotect(ctx context.Context, claim *Claim, until time.Time
 	if over, err := k.isOver(ctx, claim); over || err != nil || claim.state() != provisioner.StateReady {
 		return over, err
 	}
+	if time.Since(claim.since("Initialized")) < landingCheck {
+		return false, nil
+	}
 	pods, err := k.pods(ctx, claim, cached)
 	return err == nil && pods >= claim.wanted(), err
 }

@@ -16,11 +16,11 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// Pods that are late cost a look now and then, not one every two seconds.
+// Pods that are late cost a look now and then, not one every ten seconds.
 func TestCheckForPodsLessOften(t *testing.T) {
 	claim, now := &Claim{}, time.Now()
 	for after, want := range map[time.Duration]time.Duration{
-		0: landingCheck, 8 * time.Second: landingCheck, 40 * time.Second: 10 * time.Second, time.Hour: laterCheck,
+		0: landingCheck, 40 * time.Second: landingCheck, 80 * time.Second: 20 * time.Second, time.Hour: laterCheck,
 	} {
 		claim.Status.Conditions = []metav1.Condition{{Type: "Initialized", Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-after))}}
 		if got := claim.nextLanding(now); got != want {

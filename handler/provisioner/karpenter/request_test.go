@@ -217,7 +217,7 @@ func TestFailures(t *testing.T) {
 		c.remove()
 		c.wantNotified(true)
 		wantState(t, c.request(&rec), provisioner.StateFailed, "insufficient capacity")
-		c.wantCalls("get nodeclaims", "get nodeclaims") // the absence is checked, and the next pool chosen
+		c.wantCalls("get nodeclaims") // the absence is checked; the node's own claim has just been read
 		c.request(&rec)
 		c.wantCalls()
 		time.Sleep(time.Hour)

@@ -30,13 +30,23 @@ func replacedBy(lost replacedNode) string {
 	return ""
 }
 
+// sourceTTL is how long the NodeClaim of an interrupted node is remembered: the loss is noted and the replacement
+// requested from one read.
+const sourceTTL = time.Second
+
+func (b *Backend) readSource(ctx context.Context, name string) (*Claim, error) {
+	ctx, cancel := context.WithTimeout(ctx, poolTimeout)
+	defer cancel()
+	return b.readClaim(ctx, name, cached)
+}
+
 // sourceClaim is the NodeClaim of the interrupted node, or nil if there is none.
 func (b *Backend) sourceClaim(ctx context.Context, node *corev1.Node) (*Claim, error) {
 	owner := OwnerClaim(node)
 	if owner == nil {
 		return nil, nil
 	}
-	claim, err := b.readClaim(ctx, owner.Name, cached)
+	claim, err := b.sources.Get(ctx, owner.Name)
 	if err != nil {
 		return nil, b.note(err)
 	}
