@@ -68,10 +68,18 @@ func (r *reconciliation) reportReplacement(rec interruption.Record, before, got 
 
 // replacementMoved reports whether the replacement alone is reason to write the record. A
 // backend may carry on only once the record names what it has found. That the same replacement
-// has been launched is not worth a write.
+// has been launched is not worth a write, and no more is what one knows of it while it is
+// awaited: two that believe they lead would each write that, again and again.
 func replacementMoved(recorded, now *interruption.Replacement) bool {
-	if now == nil || recorded != nil && *recorded == *now {
+	if now == nil {
 		return false
 	}
-	return recorded == nil || recorded.Backend != now.Backend || recorded.Name != now.Name || now.State != provisioner.StateLaunched
+	if recorded == nil {
+		return true
+	}
+	before := *recorded
+	if provisioner.Pending(now.State) {
+		before.Reason, before.Capacity = now.Reason, now.Capacity
+	}
+	return before != *now && (before.Backend != now.Backend || before.Name != now.Name || now.State != provisioner.StateLaunched)
 }

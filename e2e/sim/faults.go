@@ -239,10 +239,6 @@ func (w *World) touchNode(name string) {
 	w.Put(memapi.Nodes, changed, byKubelet)
 }
 
-// takesAtLeast is what a request takes while two lead: they can overwrite each other's records in turn, and in no time at
-// all they would do so for ever.
-const takesAtLeast = 5 * time.Millisecond
-
 // fate says what happens to the requests of a replica.
 func (w *World) fate(r int) func(*memapi.Request) memapi.Fate {
 	return func(q *memapi.Request) (fate memapi.Fate) {
@@ -265,9 +261,6 @@ func (w *World) fate(r int) func(*memapi.Request) memapi.Fate {
 				if f.What == FaultDenies && q.Kind == memapi.Pods && q.Subresource == "status" {
 					fate.Refused = memapi.Trouble(http.StatusForbidden)
 				}
-			}
-			if w.judge.twoLead() {
-				fate.Before += takesAtLeast
 			}
 		})
 		if chance(rates.Slow, "slow") {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -43,6 +44,7 @@ func (j *judge) twoLead() bool {
 const (
 	manyTimes = 40
 	aWhile    = 10 * time.Second
+	endless   = 10_000 // in no time at all, as requests take none: the round would never end
 )
 
 func (w *World) requested(q memapi.Request) { w.judge.requested(q) }
@@ -65,6 +67,9 @@ func (j *judge) requested(q memapi.Request) {
 		now := time.Now()
 		recent := slices.DeleteFunc(append(j.repeats[what], now), func(at time.Time) bool { return now.Sub(at) > aWhile })
 		j.repeats[what] = recent
+		if len(recent) > endless {
+			panic(fmt.Sprintf("seed %d: %s: more than %d times in %s", j.w.Scene.Seed, what, endless, aWhile))
+		}
 		if len(recent) > manyTimes && !j.twoLead() {
 			j.breaks(bounded, "%s: more than %d times in %s", what, manyTimes, aWhile)
 		}
