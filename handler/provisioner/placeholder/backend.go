@@ -122,6 +122,7 @@ type Backend struct {
 	awake chan struct{} // closed when there is something to watch
 
 	emptied  *apicache.LRUExpireCache // names of PodTemplates that were removed as they had no placeholder left
+	unsure   *apicache.LRUExpireCache // names of Nodes by instances, for which a PodTemplate was made or not: nobody knows
 	refusals readcache.Cache[string]  // why the API server refused placeholders, under the key ""; put there, not read
 }
 
@@ -137,6 +138,7 @@ func New(opts Options) *Backend {
 		requests: semaphore.NewWeighted(atOnce),
 		making:   semaphore.NewWeighted(nodesAtOnce),
 		emptied:  apicache.NewLRUExpireCache(maxTaken),
+		unsure:   apicache.NewLRUExpireCache(maxTaken),
 	}
 	b.refusals.Lifetime = func(error) time.Duration { return recheck }
 	b.cache = newStore(opts.Pods, selectorOf(opts.SingleNode), opts.Notify, b.log)

@@ -54,6 +54,7 @@ func (b *Backend) makeAll(ctx context.Context, o order, r interruption.Replaceme
 	}
 	err = g.Wait()
 	if err == nil {
+		b.unsure.Remove(o.instance)
 		return r, nil
 	}
 	answer, err := b.notMade(o, r, err)
@@ -118,6 +119,7 @@ func (b *Backend) notMade(o order, r interruption.Replacement, err error) (inter
 	case errors.Is(err, errNotOurs), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
 		return provisioner.Failed(r, err.Error()), nil
 	}
+	b.unsure.Add(o.instance, o.node.Name, patience)
 	return r, fmt.Errorf("make placeholders of %s: %w", o.instance, err)
 }
 

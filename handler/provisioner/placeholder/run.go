@@ -116,17 +116,41 @@ func (b *Backend) sweep(ctx context.Context) {
 		}
 		b.removeEach(ctx, pods) // including those that have lost their owner
 	}
+	b.sweepUnsure(ctx)
 	b.checkOverdue(ctx, now)
+}
+
+// sweepUnsure removes PodTemplates that are no longer needed and have no placeholder that shows them, as the answer to
+// their creation was lost and the interruption has been cancelled since.
+func (b *Backend) sweepUnsure(ctx context.Context) {
+	for _, key := range b.unsure.Keys() {
+		instance, _ := key.(string)
+		name, _ := b.unsure.Get(key)
+		node, _ := name.(string)
+		if b.unneeded(node, label(instance)) == "" {
+			continue
+		}
+		if err := b.removeAll(ctx, nameOf(instance)); err != nil {
+			b.log.Debug().Err(err).Msg("PodTemplate not removed yet")
+			continue
+		}
+		b.unsure.Remove(key)
+	}
 }
 
 // orphaned is why nobody needs the placeholder any more, or "".
 func (b *Backend) orphaned(p *corev1.Pod, now time.Time) string {
-	node, ok := b.opts.Node(p.Annotations[nodeAnnotation])
-	switch {
-	case !ok:
-		return "the node is gone"
-	case expired(p, now.Add(-overTime)):
+	if _, ok := b.opts.Node(p.Annotations[nodeAnnotation]); ok && expired(p, now.Add(-overTime)) {
 		return "their time is over"
+	}
+	return b.unneeded(p.Annotations[nodeAnnotation], p.Labels[Label])
+}
+
+// unneeded is why nobody needs placeholders of that node any more while it is that instance, or "".
+func (b *Backend) unneeded(name, instance string) string {
+	node, ok := b.opts.Node(name)
+	if !ok {
+		return "the node is gone"
 	}
 	rec, err := nodes.Record(node)
 	asked := provisioner.Asked(rec, provisioner.Placeholder)
@@ -135,7 +159,7 @@ func (b *Backend) orphaned(p *corev1.Pod, now time.Time) string {
 		return "the node is not interrupted any more"
 	case err != nil:
 		return "" // nobody knows; their time will end
-	case label(rec.Instance) != p.Labels[Label]:
+	case label(rec.Instance) != instance:
 		return "the node is another instance"
 	case rec.Phase.Over():
 		return "the drain is over"

@@ -214,3 +214,34 @@ func TestRecordIsRemoved(t *testing.T) {
 		c.held()
 	})
 }
+
+// The pods could not be made, or the answer about their PodTemplate was lost, and the interruption is cancelled before
+// anybody asks again: there is no placeholder that shows the PodTemplate.
+func TestPodTemplateWithoutPlaceholdersIsRemoved(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rec := spot(2 * time.Minute)
+		c := newCluster(t, rec, nil)
+		c.failing("create", "pods", -1, apierrors.NewTimeoutError("lost", 1))
+		node, _ := c.node("node-1")
+		if _, err := c.b.Request(t.Context(), node, rec, need(owned("a", "ReplicaSet"))); err == nil {
+			t.Fatal("no error, want one that has the caller try again")
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		c.templates(1) // the node is still interrupted
+		c.mu.Lock()
+		c.nodes["node-1"] = testNode("node-1")
+		c.mu.Unlock()
+		c.failing("delete", "podtemplates", 1, apierrors.NewInternalError(errors.New("etcd is unreachable")))
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		c.templates(1)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		c.templates(0)
+		time.Sleep(time.Minute)
+		if n := c.calls()["delete podtemplates"]; n != 2 {
+			t.Errorf("%d deletions, want none after the one that succeeded", n)
+		}
+	})
+}
