@@ -125,9 +125,9 @@ func (b *Backend) sweep(ctx context.Context) {
 func (b *Backend) sweepUnsure(ctx context.Context) {
 	for _, key := range b.unsure.Keys() {
 		instance, _ := key.(string)
-		name, _ := b.unsure.Get(key)
+		name, still := b.unsure.Get(key)
 		node, _ := name.(string)
-		if b.unneeded(node, label(instance)) == "" {
+		if !still || b.unneeded(node, label(instance)) == "" {
 			continue
 		}
 		if err := b.removeAll(ctx, nameOf(instance)); err != nil {
