@@ -310,8 +310,8 @@ func TestTurnPassesOnWithoutAReplacement(t *testing.T) {
 	})
 }
 
-// What one knows of a replacement is no reason to write while it is awaited: two that believed they led overwrote each
-// other's record without end.
+// Another account of a replacement that is still pending is not worth a write: two replicas that both believed they led
+// overwrote each other's without end.
 func TestReplacementMoved(t *testing.T) {
 	of := func(name, state, reason string) *interruption.Replacement {
 		return &interruption.Replacement{Backend: provisioner.Karpenter, Name: name, State: state, Reason: reason}

@@ -209,7 +209,7 @@ func TestDryRunOfWithdrawal(t *testing.T) {
 	}
 }
 
-// The real run remembers that it has been taken back already.
+// The dry run remembers, as a real run does, that it was taken back already.
 func TestDryRunOfWithdrawalThatComesFirst(t *testing.T) {
 	d := newDry(t, nil)
 	n := interruption.Notice{

@@ -145,7 +145,7 @@ func isWithdrawal(c Case) (Judgement, bool) {
 }
 
 // early is what to remember of a withdrawal that might have come before what it takes back: a queue keeps no order, and
-// a message that a process took along comes again later.
+// a message whose receiver died is delivered again later.
 func (c Case) early() Past {
 	if c.Notice.Source != Queue || c.Past.Has(c.Notice) || Past(c.Record.Past).Has(c.Notice) {
 		return nil

@@ -22,7 +22,7 @@ const (
 	orphanGrace = 10 * time.Second
 
 	// landingCheck is how often a protected replacement is checked for its pods at first, and how long after
-	// it is Ready. Most drains are over by then, which the keeper is told without a request.
+	// it is Ready. Most drains are over by then, and the keeper learns that without a request.
 	landingCheck = 10 * time.Second
 
 	// laterCheck is when to check again if others have to act first.
