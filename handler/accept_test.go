@@ -64,8 +64,8 @@ func (f *fakeNodes) now(t *testing.T) (*corev1.Node, interruption.Record) {
 	return n, rec
 }
 
-// A queue keeps no order. What is taken back before it arrives is remembered on the Node, and does not begin.
-func TestAcceptOfWhatWasTakenBackBefore(t *testing.T) {
+// A queue doesn't keep order. What is withdrawn before it arrives is remembered on the Node, and does not begin.
+func TestAcceptOfWhatWasWithdrawnBefore(t *testing.T) {
 	story(t, func(t *testing.T, _ *script, nodes *fakeNodes, h *Handler) {
 		withdrawal := rebootInAWeek()
 		withdrawal.Withdrawn = true
@@ -75,11 +75,11 @@ func TestAcceptOfWhatWasTakenBackBefore(t *testing.T) {
 			}
 		}
 		if v := accept(t, h, rebootInAWeek()); v != interruption.Duplicate {
-			t.Errorf("what comes after its withdrawal is %s, want %s", v, interruption.Duplicate)
+			t.Errorf("the announcement after its withdrawal is %s, want %s", v, interruption.Duplicate)
 		}
 		node, has := nodes.raw(t)
 		if past := interruption.ParsePast(node.Annotations[interruption.PastAnnotation]); has || len(past) != 1 || node.Spec.Unschedulable {
-			t.Errorf("record %t, cordon %t, and %d are remembered; want only the one that was taken back", has, node.Spec.Unschedulable, len(past))
+			t.Errorf("record %t, cordoned %t, %d past events; want only the withdrawn one remembered", has, node.Spec.Unschedulable, len(past))
 		}
 	})
 }

@@ -68,8 +68,8 @@ func (r *reconciliation) reportReplacement(rec interruption.Record, before, got 
 
 // replacementMoved reports whether the replacement alone is reason to write the record. A
 // backend may carry on only once the record names what it has found. That the same replacement
-// has been launched is not worth a write, nor is another account of one that is still pending: two
-// replicas that both believe they lead would overwrite each other's without end.
+// has been launched is not worth a write, nor is another reason or capacity of one that is still
+// pending: two replicas that both believe they lead would overwrite each other's without end.
 func replacementMoved(recorded, now *interruption.Replacement) bool {
 	if now == nil {
 		return false

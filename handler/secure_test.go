@@ -310,8 +310,8 @@ func TestTurnPassesOnWithoutAReplacement(t *testing.T) {
 	})
 }
 
-// Another account of a replacement that is still pending is not worth a write: two replicas that both believed they led
-// overwrote each other's without end.
+// Another reason or capacity of a replacement that is still pending is not worth a write: two replicas that both
+// believed they led overwrote each other's without end.
 func TestReplacementMoved(t *testing.T) {
 	of := func(name, state, reason string) *interruption.Replacement {
 		return &interruption.Replacement{Backend: provisioner.Karpenter, Name: name, State: state, Reason: reason}

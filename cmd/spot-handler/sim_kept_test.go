@@ -45,9 +45,9 @@ func TestSceneGroupWaitsAtItsHooks(t *testing.T) {
 	})
 }
 
-// EC2 took a retirement back while its announcement was with a replica that was cut off from the queue. The withdrawal
-// came first, nothing was known that it took back, and the node was drained when the announcement came again.
-func TestSceneTakenBackBeforeItArrives(t *testing.T) {
+// EC2 withdraws a retirement while a replica that is cut off from the queue holds its announcement. The withdrawal is
+// handled first and matches nothing; when the announcement is delivered again, it must not drain the node.
+func TestSceneWithdrawnBeforeItArrives(t *testing.T) {
 	keepsInvariants(t, sim.Scene{
 		Seed: 600000069, Flags: []string{"--replacement-ttl=1m", "--rebalance-ttl=4m", "--scheduled-lead=2m"},
 		Nodes: []sim.Node{{Name: "spot-2", Pool: sim.PoolSpot, Zone: "eu-west-1a", CPU: 8000}},

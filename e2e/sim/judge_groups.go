@@ -39,7 +39,7 @@ func listed(form url.Values, prefix string) (list []string) {
 	return list
 }
 
-// justRecorded is how long a request can be under way that was sent because of an earlier record.
+// justRecorded is how long a request based on the previous record can still be in flight.
 const justRecorded = 2 * time.Second
 
 // judgeDetach: only the instance of an interrupted node leaves its group, which stays as large as it is, and only once
@@ -63,7 +63,7 @@ func (j *judge) judgeDetach(by, id string, form url.Values) {
 	}
 	rec, has := recordOf(node)
 	if has && time.Since(j.nodes[i.node].recorded[rec.Kind]) < justRecorded {
-		return // EC2 has ended a rehearsal while its request was on the way
+		return // the record changed while the request was in flight, as when EC2 ends a rehearsal
 	}
 	if !has || rec.Replacement == nil || rec.Replacement.Name == "" {
 		j.breaks(recordsTrue, "%s detaches %s, and its record is %s", by, i.node, summary(rec, has))

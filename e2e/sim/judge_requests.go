@@ -44,7 +44,7 @@ func (j *judge) twoLead() bool {
 const (
 	manyTimes = 40
 	aWhile    = 10 * time.Second
-	endless   = 10_000 // in no time at all, as requests take none: the round would never end
+	endless   = 10_000 // a hot loop: requests take no simulated time, so the round would never end
 )
 
 func (w *World) requested(q memapi.Request) { w.judge.requested(q) }
@@ -115,7 +115,7 @@ func (j *judge) finishNotices(messages []sqsemu.Message) {
 		})
 		// A rehearsal has drained the node, which is to be terminated: nothing is left to do for EC2's sake.
 		recorded = recorded || !life.released.IsZero() && !life.released.After(m.DeletedAt)
-		// A queue keeps no order, and EC2 has taken the event back by then.
+		// A queue doesn't keep order, and EC2 had withdrawn the event by then.
 		withdrawn := life.loss.Withdrawn > 0 && j.w.began.Add(life.loss.Withdrawn).Before(m.DeletedAt) && sent.kind == interruption.ScheduledEvent
 		stale := m.DeletedAt.Sub(sent.at) > 3*time.Minute ||
 			sent.kind != interruption.InstanceTerminating && sent.at.Sub(j.w.began.Add(life.loss.At)) > 4*time.Minute

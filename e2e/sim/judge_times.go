@@ -55,8 +55,9 @@ func (j *judge) judgeTime(life *podLife, fate *nodeLife) {
 		return // EC2 was early
 	}
 	deadline := w.began.Add(fate.loss.At + fate.loss.Lead)
+	// The earlier deadline counts only if it was announced in time.
 	if fate.loss.Renews && w.began.Add(fate.loss.At+fate.loss.Delay+fate.loss.Again+recovery).Before(latestFor(pod, deadline.Add(-renewedBy))) {
-		deadline = deadline.Add(-renewedBy) // else that was said too late
+		deadline = deadline.Add(-renewedBy)
 	}
 	j.judgeUntil(life, recorded, deadline)
 }
@@ -75,7 +76,7 @@ func (j *judge) judgeHookTime(life *podLife, fate *nodeLife) {
 	}
 }
 
-// latestFor is when the pod has to be asked to end, to have its whole grace period before the deadline.
+// latestFor is the latest time to ask the pod to end, so that its grace period and a margin fit before the deadline.
 func latestFor(pod *corev1.Pod, deadline time.Time) time.Time {
 	return deadline.Add(-margin - time.Duration(memapi.GraceOf(pod))*time.Second)
 }

@@ -36,7 +36,7 @@ func (j *judge) wavesFit(pod *corev1.Pod, able, latest time.Time) bool {
 		return false
 	}
 	if j.replaces(pod) {
-		return false // it might not be Ready yet: under a budget that needs nobody to be, it can't be evicted before
+		return false // it may not be Ready yet, and a PDB that requires no healthy pods doesn't let an unready one go
 	}
 	leave := 0
 	for _, life := range j.pods {
@@ -66,7 +66,7 @@ func (j *judge) wavesFit(pod *corev1.Pod, able, latest time.Time) bool {
 	return able.Add(time.Duration(waves-1)*cycle + recovery).Before(latest)
 }
 
-// replaces reports whether the pod was made for another that has left, as those that the scene begins with are older.
+// replaces reports whether the pod was created to replace one that left: the scene's own pods are older.
 func (j *judge) replaces(pod *corev1.Pod) bool {
 	return pod.CreationTimestamp.After(j.w.began.Add(-time.Minute))
 }

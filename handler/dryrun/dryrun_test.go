@@ -209,7 +209,7 @@ func TestDryRunOfWithdrawal(t *testing.T) {
 	}
 }
 
-// The dry run remembers, as a real run does, that it was taken back already.
+// Like a real run, a dry run remembers a withdrawal that comes before its announcement.
 func TestDryRunOfWithdrawalThatComesFirst(t *testing.T) {
 	d := newDry(t, nil)
 	n := interruption.Notice{

@@ -144,8 +144,8 @@ func isWithdrawal(c Case) (Judgement, bool) {
 	return Judgement{Verdict: Accepted, Record: rest, Reason: "takes back what was announced"}, true
 }
 
-// early is what to remember of a withdrawal that might have come before what it takes back: a queue keeps no order, and
-// a message whose receiver died is delivered again later.
+// early is what to remember of a withdrawal that might have come before what it takes back: a queue doesn't keep
+// order, and a message whose receiver died is delivered again later.
 func (c Case) early() Past {
 	if c.Notice.Source != Queue || c.Past.Has(c.Notice) || Past(c.Record.Past).Has(c.Notice) {
 		return nil

@@ -50,7 +50,7 @@ func TestWithdrawalThatComesFirst(t *testing.T) {
 		}
 		c.Notice = announced
 		if j := Judge(c); j.Verdict != Duplicate {
-			t.Errorf("%s: what comes after its withdrawal is %s, want %s", name, j.Verdict, Duplicate)
+			t.Errorf("%s: the announcement after its withdrawal is %s, want %s", name, j.Verdict, Duplicate)
 		}
 		c.Notice, c.Past = withdrawal, nil
 		c.Notice.Source = IMDS

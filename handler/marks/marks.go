@@ -145,7 +145,7 @@ func Undo(node *corev1.Node, rec interruption.Record, rest *interruption.Record,
 	return patch
 }
 
-// Remember adds to what the Node remembers as past.
+// Remember adds to the Node's [interruption.PastAnnotation].
 func Remember(node *corev1.Node, past interruption.Past) Patch {
 	return merge(node, interruption.Record{}, map[string]any{
 		"annotations": map[string]any{interruption.PastAnnotation: remembered(node, past)},

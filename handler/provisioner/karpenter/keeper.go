@@ -21,8 +21,8 @@ const (
 	// keeper deletes it: the reconciliation of its node comes first.
 	orphanGrace = 10 * time.Second
 
-	// landingCheck is how often a protected replacement is checked for its pods at first, and how long after
-	// it is Ready. Most drains are over by then, and the keeper learns that without a request.
+	// landingCheck is how long after a protected replacement is Ready we first check it for its pods, and how
+	// often at first. Most drains are over by then, and the keeper learns that without a request.
 	landingCheck = 10 * time.Second
 
 	// laterCheck is when to check again if others have to act first.

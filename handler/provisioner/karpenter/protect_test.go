@@ -16,7 +16,7 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// Pods that are late cost a look now and then, not one every ten seconds.
+// The longer pods are late, the less often we look.
 func TestCheckForPodsLessOften(t *testing.T) {
 	claim, now := &Claim{}, time.Now()
 	for after, want := range map[time.Duration]time.Duration{

@@ -122,7 +122,7 @@ type Backend struct {
 	awake chan struct{} // closed when there is something to watch
 
 	emptied  *apicache.LRUExpireCache // names of PodTemplates that were removed as they had no placeholder left
-	unsure   *apicache.LRUExpireCache // instances, with their Nodes, that might have a PodTemplate without placeholders
+	unsure   *apicache.LRUExpireCache // Node names, by instance, whose PodTemplate may be left over
 	refusals readcache.Cache[string]  // why the API server refused placeholders, under the key ""; put there, not read
 }
 

@@ -120,8 +120,8 @@ func (b *Backend) sweep(ctx context.Context) {
 	b.checkOverdue(ctx, now)
 }
 
-// sweepUnsure removes PodTemplates that are no longer needed and have no placeholder that shows them, as the answer to
-// their creation was lost and the interruption has been cancelled since.
+// sweepUnsure removes PodTemplates that nobody needs any more and that no placeholder may show us, as making them or
+// their pods failed.
 func (b *Backend) sweepUnsure(ctx context.Context) {
 	for _, key := range b.unsure.Keys() {
 		instance, _ := key.(string)
@@ -146,7 +146,7 @@ func (b *Backend) orphaned(p *corev1.Pod, now time.Time) string {
 	return b.unneeded(p.Annotations[nodeAnnotation], p.Labels[Label])
 }
 
-// unneeded is why nobody needs placeholders of that node any more while it is that instance, or "".
+// unneeded is why nobody needs the placeholders for that instance, once the named node, any more, or "".
 func (b *Backend) unneeded(name, instance string) string {
 	node, ok := b.opts.Node(name)
 	if !ok {

@@ -224,7 +224,7 @@ func TestPodTemplateWithoutPlaceholdersIsRemoved(t *testing.T) {
 		c.failing("create", "pods", -1, apierrors.NewTimeoutError("lost", 1))
 		node, _ := c.node("node-1")
 		if _, err := c.b.Request(t.Context(), node, rec, need(owned("a", "ReplicaSet"))); err == nil {
-			t.Fatal("no error, want one that has the caller try again")
+			t.Fatal("no error, want one that makes the caller retry")
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
