@@ -80,6 +80,7 @@ func (j *judge) finishClaims() {
 		used := slices.ContainsFunc(j.w.podsOn(claim.GetName()), hasToMove)
 		consolidates := j.w.Scene.Karpenter.Consolidates > 0 && claim.GetLabels()[karpenter.SettledLabel] != "" && j.initialized(claim)
 		coming := !j.initialized(claim) && j.w.Now().Sub(claim.GetCreationTimestamp().Time) < mayBoot || j.takesBack(claim)
+		coming = coming || j.justInitialized(claim)
 		if !used && !consolidates && !coming && !j.justOver(claim.GetAnnotations()["spot-handler/interrupted-node"]) {
 			j.breaks(notInVain, "NodeClaim %s for %s has no pod, labels %v, annotations %v",
 				claim.GetName(), replaces, claim.GetLabels(), claim.GetAnnotations())
@@ -104,10 +105,22 @@ func (j *judge) takesBack(claim custom) bool {
 	return false
 }
 
-func (j *judge) initialized(claim custom) bool {
+func (j *judge) initialized(claim custom) bool { return !j.initializedAt(claim).IsZero() }
+
+// justInitialized reports whether the round has ended before the TTL of the scenes had passed since the claim's node was
+// Ready, if only after the attempt to go back to spot had been given up.
+func (j *judge) justInitialized(claim custom) bool {
+	return j.w.Now().Sub(j.initializedAt(claim)) < time.Minute+recovery
+}
+
+// initializedAt is when the claim's node was Ready; zero if it was not.
+func (j *judge) initializedAt(claim custom) (at time.Time) {
 	list, _, _ := unstructuredSlice(claim, "status", "conditions")
-	return slices.ContainsFunc(list, func(c any) bool {
-		m, _ := c.(map[string]any)
-		return m["type"] == "Initialized"
-	})
+	for _, c := range list {
+		if m, _ := c.(map[string]any); m["type"] == "Initialized" {
+			text, _ := m["lastTransitionTime"].(string)
+			at, _ = time.Parse(time.RFC3339, text)
+		}
+	}
+	return at
 }
