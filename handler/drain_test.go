@@ -3,7 +3,6 @@ package handler
 import (
 	"bytes"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -147,29 +146,6 @@ func TestDrainingIsLoggedOnce(t *testing.T) {
 	})
 }
 
-// While a replacement cannot be requested, pods wait for it: at no moment does the drain go on without one.
-func TestFailedRequestIsWaitedFor(t *testing.T) {
-	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-		var capacities []plan.Capacity
-		d := h.opts.Drainer.(*fakeDrainer)
-		drainFunc := d.DrainFunc
-		d.DrainFunc = func(node string, in plan.NodeState) (plan.Status, bool) {
-			capacities = append(capacities, in.Capacity)
-			return drainFunc(node, in)
-		}
-		s.state = "" // the request fails
-		accept(t, h, notice(interruption.SpotInterruption))
-		for range 3 {
-			if _, err := step(t, h); err == nil {
-				t.Fatal("the request has not failed")
-			}
-		}
-		if want := slices.Repeat([]plan.Capacity{plan.PendingCapacity}, 3); !slices.Equal(capacities, want) {
-			t.Errorf("drained with capacity %v, want it pending each time, and one plan a visit", capacities)
-		}
-	})
-}
-
 func TestPhasesOfAnInterruption(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		accept(t, h, notice(interruption.SpotInterruption))
@@ -205,79 +181,6 @@ func TestPhasesOfAnInterruption(t *testing.T) {
 			t.Errorf("%d patches in all, want 4", f.patches)
 		}
 	})
-}
-
-// A backend may carry on only once the record names what it has found, so that is written as soon as it is known. That
-// the same replacement has been launched is not, nor, for a second, that a backend is still finding out.
-func TestRecordNamesTheReplacementAtOnce(t *testing.T) {
-	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-		got := interruption.Replacement{Backend: "asg", State: provisioner.StateRequested}
-		h.opts.Provisioner = &fakeProvisioner{RequestFunc: func(interruption.Record) (interruption.Replacement, error) { return got, nil }}
-		accept(t, h, notice(interruption.SpotInterruption))
-		again, err := step(t, h)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if wantPhase(t, f, interruption.Noticed); f.patches != 1 || again > time.Second {
-			t.Errorf("%d patches, again in %s, want the notice's, and a second", f.patches, again)
-		}
-		for _, c := range []struct {
-			name, state string
-			patches     int // with the notice's
-			recorded    string
-		}{
-			{"group", provisioner.StateRequested, 2, "group"},
-			{"group", provisioner.StateRequested, 2, "group"},
-			{"group", provisioner.StateLaunched, 2, "group"},
-			{"i-2", provisioner.StateReady, 3, "i-2"},
-			{"i-2", provisioner.StateReady, 3, "i-2"},
-		} {
-			got.Name, got.State = c.name, c.state
-			if _, err := step(t, h); err != nil {
-				t.Fatal(err)
-			}
-			phase := interruption.Replacing
-			if c.state == provisioner.StateReady {
-				phase = interruption.Draining
-			}
-			rec := wantPhase(t, f, phase)
-			if rec.Replacement.Name != c.recorded || f.patches != c.patches {
-				t.Errorf("%s %s: %d patches, record %s", c.name, c.state, f.patches, rec)
-			}
-		}
-	})
-}
-
-// A backend that takes longer than that is recorded as still finding out. What the next process has to know is recorded
-// at once.
-func TestSlowAnswerIsRecorded(t *testing.T) {
-	for name, tt := range map[string]struct {
-		got   interruption.Replacement
-		after time.Duration
-	}{
-		"after a second": {interruption.Replacement{State: provisioner.StateRequested}, time.Second},
-		"detached":       {interruption.Replacement{State: provisioner.StateRequested, Detached: true}, 0},
-		"tried":          {interruption.Replacement{State: provisioner.StateRequested, Tried: "spot"}, 0},
-		"launched":       {interruption.Replacement{State: provisioner.StateLaunched}, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-				tt.got.Backend = "asg"
-				h.opts.Provisioner = &fakeProvisioner{RequestFunc: func(interruption.Record) (interruption.Replacement, error) { return tt.got, nil }}
-				accept(t, h, notice(interruption.SpotInterruption))
-				if _, err := step(t, h); err != nil {
-					t.Fatal(err)
-				}
-				time.Sleep(tt.after)
-				if _, err := step(t, h); err != nil {
-					t.Fatal(err)
-				}
-				if rec := wantPhase(t, f, interruption.Replacing); *rec.Replacement != tt.got {
-					t.Errorf("record %s, want replacement %+v", rec, tt.got)
-				}
-			})
-		})
-	}
 }
 
 // A result that cannot be written is kept, not counted again.
@@ -331,37 +234,6 @@ func TestDeadlineEndsTheDrain(t *testing.T) {
 	})
 }
 
-// Pods wait for a replacement that could not be requested yet, as long as they can.
-func TestFailedRequestIsRepeatedWhileDraining(t *testing.T) {
-	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-		s.state = ""
-		accept(t, h, notice(interruption.SpotInterruption))
-		if _, err := step(t, h); err == nil {
-			t.Fatal("no error, so nothing asks again")
-		}
-		if s.in.Capacity != plan.PendingCapacity {
-			t.Errorf("capacity %v, want pending", s.in.Capacity)
-		}
-		wantPhase(t, f, interruption.Replacing)
-	})
-}
-
-func TestNothingToWaitForWithoutReplacement(t *testing.T) {
-	for _, state := range []string{provisioner.StateFailed, provisioner.StateUnsupported} {
-		story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-			s.state = state
-			accept(t, h, notice(interruption.SpotInterruption))
-			if _, err := step(t, h); err != nil {
-				t.Fatal(err)
-			}
-			if s.in.Capacity != plan.NoCapacity {
-				t.Errorf("%s: capacity %v, want none", state, s.in.Capacity)
-			}
-			wantPhase(t, f, interruption.Draining)
-		})
-	}
-}
-
 // The next process carries on from the record, and counts the pods that the process before it moved.
 func TestNextLeaderCountsWhatWasMovedBefore(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
@@ -381,31 +253,6 @@ func TestNextLeaderCountsWhatWasMovedBefore(t *testing.T) {
 		}
 		if rec := wantPhase(t, f, interruption.Released); rec.Pods.Total != 10 || rec.Pods.Graceful != 10 {
 			t.Errorf("record %s, want all 10 graceful", rec)
-		}
-	})
-}
-
-// A pool that came to nothing is recorded on the Node before the drain goes on: no process
-// tries it again.
-func TestTriedPoolsAreRecordedAtOnce(t *testing.T) {
-	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-		answer := interruption.Replacement{Backend: "b", Name: "first-1", Pool: "first", State: provisioner.StateRequested}
-		h.opts.Provisioner = &fakeProvisioner{RequestFunc: func(interruption.Record) (interruption.Replacement, error) { return answer, nil }}
-		accept(t, h, notice(interruption.SpotInterruption))
-		if _, err := step(t, h); err != nil {
-			t.Fatal(err)
-		}
-		answer.Name, answer.Pool, answer.Tried = "second-1", "second", "first"
-		for range 2 { // the second time changes nothing
-			if _, err := step(t, h); err != nil {
-				t.Fatal(err)
-			}
-			if rec := wantPhase(t, f, interruption.Replacing); *rec.Replacement != answer {
-				t.Fatalf("record %s, want %+v", rec, answer)
-			}
-		}
-		if f.patches != 3 {
-			t.Errorf("%d patches, want 3: the notice, the first pool, the second", f.patches)
 		}
 	})
 }

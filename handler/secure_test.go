@@ -309,29 +309,3 @@ func TestTurnPassesOnWithoutAReplacement(t *testing.T) {
 		}
 	})
 }
-
-// Another reason or capacity of a replacement that is still pending is not worth a write: two replicas that both
-// believed they led overwrote each other's without end.
-func TestReplacementMoved(t *testing.T) {
-	of := func(name, state, reason string) *interruption.Replacement {
-		return &interruption.Replacement{Backend: provisioner.Karpenter, Name: name, State: state, Reason: reason}
-	}
-	for name, tt := range map[string]struct {
-		recorded, now *interruption.Replacement
-		want          bool
-	}{
-		"nothing is known":            {of("a", provisioner.StateReady, ""), nil, false},
-		"the first":                   {nil, of("a", provisioner.StateRequested, ""), true},
-		"the same":                    {of("a", provisioner.StateRequested, ""), of("a", provisioner.StateRequested, ""), false},
-		"another":                     {of("a", provisioner.StateRequested, ""), of("b", provisioner.StateRequested, ""), true},
-		"launched":                    {of("a", provisioner.StateRequested, ""), of("a", provisioner.StateLaunched, ""), false},
-		"Ready":                       {of("a", provisioner.StateRequested, ""), of("a", provisioner.StateReady, ""), true},
-		"awaited for another reason":  {of("a", provisioner.StateRequested, ""), of("a", provisioner.StateRequested, "it was requested before"), false},
-		"refused for another reason":  {of("", provisioner.StateFailed, "no room"), of("", provisioner.StateFailed, "no capacity"), true},
-		"awaited again after refusal": {of("a", provisioner.StateFailed, "no room"), of("a", provisioner.StateRequested, ""), true},
-	} {
-		if got := replacementMoved(tt.recorded, tt.now); got != tt.want {
-			t.Errorf("%s: %t, want %t", name, got, tt.want)
-		}
-	}
-}

@@ -36,7 +36,7 @@ func (j *judge) wavesFit(pod *corev1.Pod, able, latest time.Time) bool {
 		return false
 	}
 	if j.replaces(pod) {
-		return false // it may not be Ready yet, and a PDB that requires no healthy pods doesn't let an unready one go
+		return false // it may not be Ready yet, and a PDB that requires no healthy pods refuses evictions until it is
 	}
 	leave := 0
 	for _, life := range j.pods {

@@ -194,6 +194,20 @@ func TestIdle(t *testing.T) {
 	})
 }
 
+// takesBack removes the node's record. The PodTemplate is to go within 10 s, but the first deletion fails.
+func (c *cluster) takesBack() {
+	c.t.Helper()
+	c.mu.Lock()
+	c.nodes["node-1"] = testNode("node-1")
+	c.mu.Unlock()
+	c.failing("delete", "podtemplates", 1, apierrors.NewInternalError(errors.New("etcd is unreachable")))
+	for _, want := range []int{1, 0} {
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		c.templates(want)
+	}
+}
+
 // An operator removes the record, and nobody calls: within 10 s the placeholders are gone. If their PodTemplate
 // can't be removed, they stay, as it can only be found through them, and its removal is tried again.
 func TestRecordIsRemoved(t *testing.T) {
@@ -201,16 +215,7 @@ func TestRecordIsRemoved(t *testing.T) {
 		rec := spot(2 * time.Minute)
 		c := newCluster(t, rec, nil)
 		c.request(&rec, need(owned("a", "ReplicaSet"), owned("b", "ReplicaSet")))
-		c.mu.Lock()
-		c.nodes["node-1"] = testNode("node-1")
-		c.mu.Unlock()
-		c.failing("delete", "podtemplates", 1, apierrors.NewInternalError(errors.New("etcd is unreachable")))
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
-		c.templates(1)
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
-		c.templates(0)
+		c.takesBack()
 		c.held()
 	})
 }
@@ -229,16 +234,7 @@ func TestPodTemplateWithoutPlaceholdersIsRemoved(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		c.templates(1) // the node is still interrupted
-		c.mu.Lock()
-		c.nodes["node-1"] = testNode("node-1")
-		c.mu.Unlock()
-		c.failing("delete", "podtemplates", 1, apierrors.NewInternalError(errors.New("etcd is unreachable")))
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
-		c.templates(1)
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
-		c.templates(0)
+		c.takesBack()
 		time.Sleep(time.Minute)
 		if n := c.calls()["delete podtemplates"]; n != 2 {
 			t.Errorf("%d deletions, want none after the one that succeeded", n)

@@ -1,0 +1,189 @@
+package handler
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"spot-handler/drain/plan"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
+)
+
+// While a replacement cannot be requested, pods wait for it: at no moment does the drain go on without one.
+func TestFailedRequestIsWaitedFor(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		var capacities []plan.Capacity
+		d := h.opts.Drainer.(*fakeDrainer)
+		drainFunc := d.DrainFunc
+		d.DrainFunc = func(node string, in plan.NodeState) (plan.Status, bool) {
+			capacities = append(capacities, in.Capacity)
+			return drainFunc(node, in)
+		}
+		s.state = "" // the request fails
+		accept(t, h, notice(interruption.SpotInterruption))
+		for range 3 {
+			if _, err := step(t, h); err == nil {
+				t.Fatal("the request has not failed")
+			}
+		}
+		if want := slices.Repeat([]plan.Capacity{plan.PendingCapacity}, 3); !slices.Equal(capacities, want) {
+			t.Errorf("drained with capacity %v, want it pending each time, and one plan a visit", capacities)
+		}
+	})
+}
+
+// A backend may carry on only once the record names what it has found, so that is written as soon as it is known. That
+// the same replacement has been launched is not, nor, for a second, that a backend is still finding out.
+func TestRecordNamesTheReplacementAtOnce(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		got := interruption.Replacement{Backend: "asg", State: provisioner.StateRequested}
+		h.opts.Provisioner = &fakeProvisioner{RequestFunc: func(interruption.Record) (interruption.Replacement, error) { return got, nil }}
+		accept(t, h, notice(interruption.SpotInterruption))
+		again, err := step(t, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if wantPhase(t, f, interruption.Noticed); f.patches != 1 || again > time.Second {
+			t.Errorf("%d patches, again in %s, want the notice's, and a second", f.patches, again)
+		}
+		for _, c := range []struct {
+			name, state string
+			patches     int // with the notice's
+			recorded    string
+		}{
+			{"group", provisioner.StateRequested, 2, "group"},
+			{"group", provisioner.StateRequested, 2, "group"},
+			{"group", provisioner.StateLaunched, 2, "group"},
+			{"i-2", provisioner.StateReady, 3, "i-2"},
+			{"i-2", provisioner.StateReady, 3, "i-2"},
+		} {
+			got.Name, got.State = c.name, c.state
+			if _, err := step(t, h); err != nil {
+				t.Fatal(err)
+			}
+			phase := interruption.Replacing
+			if c.state == provisioner.StateReady {
+				phase = interruption.Draining
+			}
+			rec := wantPhase(t, f, phase)
+			if rec.Replacement.Name != c.recorded || f.patches != c.patches {
+				t.Errorf("%s %s: %d patches, record %s", c.name, c.state, f.patches, rec)
+			}
+		}
+	})
+}
+
+// A backend that takes longer than that is recorded as still finding out. What the next process has to know is recorded
+// at once.
+func TestSlowAnswerIsRecorded(t *testing.T) {
+	for name, tt := range map[string]struct {
+		got   interruption.Replacement
+		after time.Duration
+	}{
+		"after a second": {interruption.Replacement{State: provisioner.StateRequested}, time.Second},
+		"detached":       {interruption.Replacement{State: provisioner.StateRequested, Detached: true}, 0},
+		"tried":          {interruption.Replacement{State: provisioner.StateRequested, Tried: "spot"}, 0},
+		"launched":       {interruption.Replacement{State: provisioner.StateLaunched}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+				tt.got.Backend = "asg"
+				h.opts.Provisioner = &fakeProvisioner{RequestFunc: func(interruption.Record) (interruption.Replacement, error) { return tt.got, nil }}
+				accept(t, h, notice(interruption.SpotInterruption))
+				if _, err := step(t, h); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(tt.after)
+				if _, err := step(t, h); err != nil {
+					t.Fatal(err)
+				}
+				if rec := wantPhase(t, f, interruption.Replacing); *rec.Replacement != tt.got {
+					t.Errorf("record %s, want replacement %+v", rec, tt.got)
+				}
+			})
+		})
+	}
+}
+
+// Pods wait for a replacement that could not be requested yet, as long as they can.
+func TestFailedRequestIsRepeatedWhileDraining(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		s.state = ""
+		accept(t, h, notice(interruption.SpotInterruption))
+		if _, err := step(t, h); err == nil {
+			t.Fatal("no error, so nothing asks again")
+		}
+		if s.in.Capacity != plan.PendingCapacity {
+			t.Errorf("capacity %v, want pending", s.in.Capacity)
+		}
+		wantPhase(t, f, interruption.Replacing)
+	})
+}
+
+func TestNothingToWaitForWithoutReplacement(t *testing.T) {
+	for _, state := range []string{provisioner.StateFailed, provisioner.StateUnsupported} {
+		story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+			s.state = state
+			accept(t, h, notice(interruption.SpotInterruption))
+			if _, err := step(t, h); err != nil {
+				t.Fatal(err)
+			}
+			if s.in.Capacity != plan.NoCapacity {
+				t.Errorf("%s: capacity %v, want none", state, s.in.Capacity)
+			}
+			wantPhase(t, f, interruption.Draining)
+		})
+	}
+}
+
+// A pool that came to nothing is recorded on the Node before the drain goes on: no process
+// tries it again.
+func TestTriedPoolsAreRecordedAtOnce(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		answer := interruption.Replacement{Backend: "b", Name: "first-1", Pool: "first", State: provisioner.StateRequested}
+		h.opts.Provisioner = &fakeProvisioner{RequestFunc: func(interruption.Record) (interruption.Replacement, error) { return answer, nil }}
+		accept(t, h, notice(interruption.SpotInterruption))
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		answer.Name, answer.Pool, answer.Tried = "second-1", "second", "first"
+		for range 2 { // the second time changes nothing
+			if _, err := step(t, h); err != nil {
+				t.Fatal(err)
+			}
+			if rec := wantPhase(t, f, interruption.Replacing); *rec.Replacement != answer {
+				t.Fatalf("record %s, want %+v", rec, answer)
+			}
+		}
+		if f.patches != 3 {
+			t.Errorf("%d patches, want 3: the notice, the first pool, the second", f.patches)
+		}
+	})
+}
+
+// Another reason or capacity of a replacement that is still pending is not worth a write: two replicas that both
+// believed they led overwrote each other's without end.
+func TestReplacementMoved(t *testing.T) {
+	of := func(name, state, reason string) *interruption.Replacement {
+		return &interruption.Replacement{Backend: provisioner.Karpenter, Name: name, State: state, Reason: reason}
+	}
+	for name, tt := range map[string]struct {
+		recorded, now *interruption.Replacement
+		want          bool
+	}{
+		"nothing is known":            {of("a", provisioner.StateReady, ""), nil, false},
+		"the first":                   {nil, of("a", provisioner.StateRequested, ""), true},
+		"the same":                    {of("a", provisioner.StateRequested, ""), of("a", provisioner.StateRequested, ""), false},
+		"another":                     {of("a", provisioner.StateRequested, ""), of("b", provisioner.StateRequested, ""), true},
+		"launched":                    {of("a", provisioner.StateRequested, ""), of("a", provisioner.StateLaunched, ""), false},
+		"Ready":                       {of("a", provisioner.StateRequested, ""), of("a", provisioner.StateReady, ""), true},
+		"awaited for another reason":  {of("a", provisioner.StateRequested, ""), of("a", provisioner.StateRequested, "it was requested before"), false},
+		"refused for another reason":  {of("", provisioner.StateFailed, "no room"), of("", provisioner.StateFailed, "no capacity"), true},
+		"awaited again after refusal": {of("a", provisioner.StateFailed, "no room"), of("a", provisioner.StateRequested, ""), true},
+	} {
+		if got := replacementMoved(tt.recorded, tt.now); got != tt.want {
+			t.Errorf("%s: %t, want %t", name, got, tt.want)
+		}
+	}
+}
