@@ -33,6 +33,16 @@ func (j *judge) hung() bool {
 	return slices.ContainsFunc(j.w.faulty.spans, func(f Fault) bool { return f.What == FaultMarks })
 }
 
+// webhookHolds reports whether a webhook holds up evictions at this time.
+func (j *judge) webhookHolds() bool {
+	for _, f := range j.w.faulty.under {
+		if f.What == FaultAdmit && (f.Takes >= holdsUp || f.Fails) {
+			return true
+		}
+	}
+	return j.w.Scene.Webhook >= holdsUp
+}
+
 // heldUp: the eviction of a pod waits for a webhook, and so do those of the others under its budget.
 func (j *judge) heldUp(pod string) {
 	of := memapi.Get[*corev1.Pod](j.w.Server, memapi.Pods, pod)

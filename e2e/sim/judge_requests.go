@@ -59,6 +59,9 @@ func (j *judge) requested(q memapi.Request) {
 			j.pods[pod.UID].refused = time.Now()
 		}
 	}
+	if q.Kind == memapi.Pods && q.Subresource == "eviction" && q.Unread && j.webhookHolds() {
+		j.heldUp(q.Key()) // had it been read, the webhook would have held it up
+	}
 	if q.Kind == memapi.Pods && q.Verb == "delete" && q.Code < 400 {
 		j.judgeDeletion(q)
 	}
