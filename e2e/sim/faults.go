@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -364,3 +365,14 @@ func (w *World) disturbed(from, to time.Duration) bool {
 // recovery is how long after a fault everything works again: a lease of 6 s runs out and is taken within a
 // second or two, and requests are made again within 5 s.
 const recovery = 15 * time.Second
+
+// admitsNothing reports whether a webhook has let no eviction pass in all of this time: those that are not sent, as
+// others hang, could not have passed either.
+func (w *World) admitsNothing(from, to time.Duration) bool {
+	return slices.ContainsFunc(w.faulty.spans, func(f Fault) bool {
+		return f.What == FaultAdmit && (f.Takes >= hangs || f.Fails) && f.From <= from && to <= f.to()
+	})
+}
+
+// hangs is how long the API server waits at most for a webhook.
+const hangs = 30 * time.Second

@@ -90,7 +90,7 @@ func (j *judge) judgeUntil(life *podLife, recorded, deadline time.Time) {
 	latest := latestFor(pod, deadline)
 	able := interruption.Later(recorded, life.bound)
 	from, to := able.Sub(w.began), latest.Sub(w.began)
-	held := latest.Sub(interruption.Later(life.refused, j.closedUntil(pod))) < recovery
+	held := latest.Sub(interruption.Later(life.refused, j.closedUntil(pod))) < recovery || w.admitsNothing(from, to)
 	switch {
 	case able.Add(recovery).After(latest): // there was no time to lose
 		j.judgeLate(life, able, held)
