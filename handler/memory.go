@@ -46,6 +46,7 @@ type known struct {
 	marked     time.Time            // when, if nobody had before: the node's mark was seen by then
 	deadline   time.Time            // the record's, when last looked at
 	cancelling bool                 // it was cancelled, or is about to be
+	dropping   string               // the event whose recommendation is being dropped
 	left       int                  // pods that have left since this process looks after it
 	onTheirWay int                  // pods that are leaving
 	moved      time.Time            // when the last one left, or began to leave

@@ -56,6 +56,8 @@ func (r *reconciliation) rebalance(ctx context.Context) (done bool, err error) {
 	}
 	lapse := r.lapseAt()
 	switch {
+	case r.known.cancelling && r.known.dropping == r.rec.Event: // why can no longer be seen: its plan is gone
+		return true, r.dropRecommendation(ctx, "")
 	case !lapse.IsZero() && !time.Now().Before(lapse):
 		why := "EC2 has left the instance alone, and no pod has left for " + r.opts.RebalanceTTL.String()
 		if r.rec.Phase == interruption.Waiting {
@@ -176,6 +178,7 @@ func (r *reconciliation) dropRecommendation(ctx context.Context, why string) err
 	if !r.known.cancelling { // else it was logged when that began
 		r.fields(r.opts.Logger.Info()).Str("reason", why).Msg("rebalance recommendation dropped")
 	}
+	r.known.dropping = r.rec.Event
 	r.opts.Turns.Remove(r.node.Name)
 	if !stands {
 		r.rec = rest

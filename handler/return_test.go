@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
@@ -61,13 +62,21 @@ func TestReturnComesToNothing(t *testing.T) {
 				if tt.stays {
 					s.left, s.staying = 0, 2
 				}
+				stopped := false // surged pods go back first, and nothing tells why by then
+				s.h.opts.Drainer.(*fakeDrainer).CancelFunc = func(string) *plan.Canceled {
+					if !stopped {
+						stopped = true
+						return nil
+					}
+					return &plan.Canceled{}
+				}
 				accept(t, s.h, notice(interruption.RebalanceRecommendation, returns))
 				s.steps(t, 2)
 				if tt.then != "" {
 					wantRecord(t, s)
 					s.state = tt.then
 				}
-				s.steps(t, 3)
+				s.steps(t, 4)
 				s.unmarked(t)
 				node, _ := s.nodes.raw(t)
 				past := interruption.ParsePast(node.Annotations[interruption.PastAnnotation])
