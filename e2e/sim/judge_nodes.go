@@ -161,6 +161,9 @@ func (j *judge) nodeChanged(c memapi.Change, ours bool) {
 		life.changed = time.Now()
 	}
 	j.judgeDeadline(after, rec, life)
+	if ours && had && was.Phase == interruption.Waiting {
+		j.judgeWayBack(after, rec)
+	}
 	if life.turned = life.turned || rec.TurnTaken(); !had || was.String() != rec.String() {
 		j.moved(c.Key)
 		j.judgeRoom(after, was, rec)
@@ -182,6 +185,17 @@ func (j *judge) standsIn(node string) bool {
 	}
 	claim := memapi.Get[custom](j.w.Server, memapi.NodeClaims, i.claim)
 	return claim != nil && claim.GetAnnotations()[karpenter.StandsInAnnotation] != ""
+}
+
+// judgeWayBack: a node goes back to spot once its new node is there, or if it is empty, and serves until then.
+func (j *judge) judgeWayBack(node *corev1.Node, rec interruption.Record) {
+	if !rec.Returns() || rec.Phase == interruption.Waiting || len(rec.Announcements()) > 1 {
+		return
+	}
+	ready := rec.Replacement != nil && rec.Replacement.State == provisioner.StateReady
+	if pods := j.w.podsOn(node.Name); !ready && slices.ContainsFunc(pods, hasToMove) {
+		j.breaks(noReason, "node %s is cordoned to go back to spot, and its new node is not there", node.Name)
+	}
 }
 
 func summary(rec interruption.Record, has bool) string {
@@ -305,6 +319,12 @@ func (j *judge) waitsForLong(node string) bool {
 	return long && life != nil && len(life.progress) > 0 && time.Since(life.progress[len(life.progress)-1]) < longGrace*time.Second+mayReturn
 }
 
+// justRestored reports whether the node's record went only just now: its conditions follow a second later.
+func (j *judge) justRestored(node string) bool {
+	life := j.nodes[node]
+	return life != nil && time.Since(life.restored) < recovery
+}
+
 func (j *judge) finishNodes() {
 	for _, node := range memapi.List[*corev1.Node](j.w.Server, memapi.Nodes) {
 		rec, has := recordOf(node)
@@ -329,7 +349,7 @@ func (j *judge) finishNodes() {
 		if _, set := node.Labels[interruption.ExcludeFromLoadBalancers]; set {
 			j.breaks(takenBack, "node %s is out of its load balancers", node.Name)
 		}
-		if slices.ContainsFunc(node.Status.Conditions, nodes.OurCondition) {
+		if slices.ContainsFunc(node.Status.Conditions, nodes.OurCondition) && !j.justRestored(node.Name) {
 			j.breaks(takenBack, "node %s has the condition %s", node.Name, interruption.ConditionType)
 		}
 		if node.Annotations[interruption.CancelAnnotation] != "" {
