@@ -77,7 +77,7 @@ func (j *judge) finishClaims() {
 		if replaces == "" || claim.GetDeletionTimestamp() != nil {
 			continue
 		}
-		used := slices.ContainsFunc(j.w.podsOn(claim.GetName()), hasToMove)
+		used := slices.ContainsFunc(j.w.podsOn(claim.GetName()), hasToMove) || j.hasBeenUsed(claim)
 		consolidates := j.w.Scene.Karpenter.Consolidates > 0 && claim.GetLabels()[karpenter.SettledLabel] != "" && j.initialized(claim)
 		coming := !j.initialized(claim) && j.w.Now().Sub(claim.GetCreationTimestamp().Time) < mayBoot || j.takesBack(claim)
 		coming = coming || j.justInitialized(claim)
@@ -86,6 +86,20 @@ func (j *judge) finishClaims() {
 				claim.GetName(), replaces, claim.GetLabels(), claim.GetAnnotations())
 		}
 	}
+}
+
+// hasBeenUsed reports whether the claim is the pool's since pods ran on its node: that they have left since is for
+// Karpenter to see, which may be told to keep empty nodes.
+func (j *judge) hasBeenUsed(claim custom) bool {
+	if claim.GetLabels()[karpenter.SettledLabel] == "" || j.w.Scene.Karpenter.Consolidates > 0 {
+		return false
+	}
+	for _, life := range j.pods {
+		if life.pod.Spec.NodeName == claim.GetName() && !isDaemon(life.pod) {
+			return true
+		}
+	}
+	return false
 }
 
 // justOver reports whether the round has ended before the TTL of the scenes had passed since the node's record went.

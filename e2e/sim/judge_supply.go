@@ -150,7 +150,8 @@ func (j *judge) cameBack(pod *corev1.Pod) bool {
 	for _, at := range fate.recorded {
 		first = interruption.Earlier(first, at)
 	}
-	return !first.IsZero() && life.bound.After(first)
+	// Where the API server's clock is ahead, a pod seems to have come that was there a moment before.
+	return !first.IsZero() && (life.bound.After(first) || pod.CreationTimestamp.After(first))
 }
 
 // judgeBack: a pod that came although everything says that the node is interrupted is left there. A new leader has not

@@ -114,15 +114,17 @@ func (j *judge) placeholderChanged(c memapi.Change) {
 	if !j.noticed(node) {
 		j.breaks(notOurs, "%s makes placeholder %s for %s, about which nobody has announced anything", c.By, c.Key, node)
 	}
-	key := c.Key + " for " + of
+	key, noted := c.Key+" for "+of, false
 	if of := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, node); of != nil {
 		rec, _ := recordOf(of)
 		key += " of " + rec.Event // one may be cancelled, and another follow
+		noted = rec.Replacement != nil
 	}
-	if j.placeholders[key] {
+	// A leader that stops before it has noted what it has made leaves the next one to think that there was none.
+	if made, again := j.placeholders[key]; again && (noted || !j.newTerm.After(made)) {
 		j.breaks(oneEach, "%s makes placeholder %s for %s again", c.By, c.Key, of)
 	}
-	j.placeholders[key] = true
+	j.placeholders[key] = time.Now()
 }
 
 // leftPlaceholders are those, and their PodTemplates, whose nodes are no longer interrupted, or gone.
