@@ -52,6 +52,34 @@ func TestHeartbeatsAreExactAndStopAtTheDeadline(t *testing.T) {
 	}
 }
 
+// While records can't be written the pods leave all the same, and the group is told to wait for them.
+func TestHookWhileRecordsCannotBeWritten(t *testing.T) {
+	var slow *slowNodes
+	hang := func(o *setup) {
+		slow = &slowNodes{fakeNodes: o.Nodes.(*fakeNodes)}
+		o.Nodes, o.lifecycle.HeartbeatUntil = slow, time.Hour
+	}
+	hookStory(t, hang, func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
+		n := hooked("drain")
+		accept(t, h, n)
+		slow.set(time.Hour)
+		after(time.Second)
+		if want := n.Noticed.Add(time.Hour); !s.in.Deadline.Equal(want) {
+			t.Errorf("drained until %s, want it until %s at once", s.in.Deadline, want)
+		}
+		after(5 * time.Minute)
+		if beats := hooks.seen().beats; len(beats) != 5 {
+			t.Errorf("%d heartbeats, want one a minute", len(beats))
+		}
+		slow.set(0)
+		after(time.Minute)
+		rec := wantPhase(t, f, interruption.Draining)
+		if !rec.Deadline.Equal(n.Noticed.Add(time.Hour)) || rec.Hooks[0].Beat.IsZero() {
+			t.Errorf("record %s, want what was learned meanwhile", rec)
+		}
+	})
+}
+
 // A drain that ends early needs no more heartbeats.
 func TestHeartbeatsStopWithTheDrain(t *testing.T) {
 	hookStory(t, heartbeats(time.Hour), func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {

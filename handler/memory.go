@@ -25,6 +25,7 @@ type known struct {
 	failedWrites    int                 // of those, in a row
 	writeAt         time.Time           // when the next may be made
 	outdated        string              // the version of the Node that was found to be outdated last
+	refused         string              // the version of the Node that a record was refused for last
 	gone            string              // the version of the Node whose write found that it no longer exists
 	firstDue        time.Time           // when its reconciliation was first due
 	showAt          time.Time           // when its conditions stop waiting for the drain's first progress

@@ -140,13 +140,19 @@ func (r *reconciliation) shutDown(ctx context.Context) (done bool, err error) {
 }
 
 // tendHooks moves the lifecycle hooks in the record on. Until it is known how long the group
-// waits, no drain can be planned.
+// waits, no drain can be planned. While the pods leave, neither they nor the heartbeats wait for the write:
+// the next leader asks the group again.
 func (r *reconciliation) tendHooks(ctx context.Context) (done bool, err error) {
 	tended := r.opts.Hooks.Learn(r.node.Name, r.rec)
-	if tended.Changed {
+	switch {
+	case !tended.Changed:
+	case r.rec.Phase == interruption.Waiting || r.rec.Phase.Over():
 		if err := r.progress(ctx, tended.Record); err != nil {
 			return true, err
 		}
+	default:
+		r.progressBeside(ctx, tended.Record)
+		r.rec = tended.Record
 	}
 	r.lookAgain(r.opts.Hooks.Answer(ctx, r.node.Name, tended))
 	return !tended.Ready, nil
@@ -209,7 +215,7 @@ func lastKnown(name string, rec interruption.Record) *corev1.Node {
 type reconciliation struct {
 	*Handler
 	node  *corev1.Node        // as last read, or written here
-	rec   interruption.Record // as it stands on the Node
+	rec   interruption.Record // as it stands on the Node, or is about to
 	known *known
 
 	removed bool // somebody has taken the record off the Node: rec is as it was
@@ -260,9 +266,17 @@ func (r *reconciliation) write(ctx context.Context, patch marks.Patch) error {
 	return nil
 }
 
-// progress moves the record on.
+// progress moves the record on. If it is not as it was, the error is errChanged: the watch, which may be seconds
+// behind, brings it.
 func (r *reconciliation) progress(ctx context.Context, rec interruption.Record) error {
-	if err := r.write(ctx, marks.Progress(r.node, rec)); err != nil {
+	switch err := r.write(ctx, marks.Progress(r.node, rec)); {
+	case apierrors.IsInvalid(err):
+		if r.known.refused == r.node.ResourceVersion { // not by the watch, so the reason may be another
+			r.fields(r.opts.Logger.Warn()).Err(err).Msg("write record")
+		}
+		r.known.refused = r.node.ResourceVersion
+		return errChanged
+	case err != nil:
 		return fmt.Errorf("write record: %w", err)
 	}
 	return nil
