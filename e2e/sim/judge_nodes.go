@@ -192,8 +192,12 @@ func (j *judge) judgeWayBack(node *corev1.Node, rec interruption.Record) {
 	if !rec.Returns() || rec.Phase == interruption.Waiting || len(rec.Announcements()) > 1 {
 		return
 	}
+	serves := func(pod *corev1.Pod) bool {
+		life := j.pods[pod.UID]
+		return hasToMove(pod) && life != nil && time.Since(life.bound) > justBound
+	}
 	ready := rec.Replacement != nil && rec.Replacement.State == provisioner.StateReady
-	if pods := j.w.podsOn(node.Name); !ready && slices.ContainsFunc(pods, hasToMove) {
+	if !ready && slices.ContainsFunc(j.w.podsOn(node.Name), serves) {
 		j.breaks(noReason, "node %s is cordoned to go back to spot, and its new node is not there", node.Name)
 	}
 }

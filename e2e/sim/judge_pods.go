@@ -199,7 +199,10 @@ func (j *judge) judgeEnd(life *podLife) {
 	if !has || fate == nil || time.Since(fate.changed) < j.onTheWay() {
 		return
 	}
-	if rec.Deadline.IsZero() {
+	switch {
+	case rec.Deadline.IsZero() && len(rec.Hooks) > 0 && j.hung(): // the group has told the process, which can't write it
+		return
+	case rec.Deadline.IsZero():
 		j.breaks(graceKept, "pod %s is ended with %d of %d s, and there is no deadline",
 			memapi.Key(life.pod), life.grace, memapi.GraceOf(life.pod))
 		return

@@ -71,9 +71,6 @@ func (j *judge) judgeHookTime(life *podLife, fate *nodeLife) {
 	if !i.runs && j.hookOf(i.id, asgemu.TerminateAt) != nil {
 		return // EC2 has taken it, and said nothing
 	}
-	if waits := j.w.cloud.Waits(i.id); j.hung() && waits[len(waits)-1].TimedOut {
-		return // heartbeats stop while records can't be written
-	}
 	if recorded := fate.recorded[interruption.InstanceTerminating]; !recorded.IsZero() {
 		j.judgeUntil(life, recorded, j.hookUntil(j.hooks[i.id]))
 	}
