@@ -254,6 +254,9 @@ func (w *World) fate(r int) func(*memapi.Request) memapi.Fate {
 			return fate
 		}
 		w.Do(func() {
+			if q.Verb == "patch" && w.judge.twoLead() {
+				fate.Before = undoes // else each would undo the other's writes without end
+			}
 			for _, f := range w.faulty.under {
 				marks := f.What == FaultMarks && q.Kind == memapi.Nodes && q.Verb == "patch" && (!f.Some || chance(0.5, "is sick"))
 				if f.What == FaultSlow || marks {
@@ -284,6 +287,9 @@ func (w *World) fate(r int) func(*memapi.Request) memapi.Fate {
 		return fate
 	}
 }
+
+// undoes is how long a write takes while two processes lead.
+const undoes = 20 * time.Millisecond
 
 // mayConflict reports whether the request carries the version of what it changes.
 func mayConflict(q *memapi.Request) bool {
