@@ -25,7 +25,7 @@ type nodeLife struct {
 	restored  time.Time                       // when its record went
 	recorded  map[interruption.Kind]time.Time // when a record of that kind, of EC2's announcement, was first there
 	released  time.Time                       // when a rehearsal had ended, with the node to be terminated
-	changed   time.Time                       // when the record's deadline last changed
+	changed   time.Time                       // when the record's deadline last changed, or is about to
 	canceled  time.Time
 	over      time.Time   // when its drain had ended; zero if another has begun since
 	turned    bool        // a recommendation has had its turn
@@ -157,12 +157,12 @@ func (j *judge) nodeChanged(c memapi.Change, ours bool) {
 	if life.recorded[rec.Kind].IsZero() && !rec.Rehearsed() {
 		life.recorded[rec.Kind] = time.Now()
 	}
-	if !had || !was.Deadline.Equal(rec.Deadline) {
+	if !had || !was.Deadline.Equal(rec.Deadline) || len(was.Hooks) != len(rec.Hooks) { // a hook's deadline follows
 		life.changed = time.Now()
 	}
 	j.judgeDeadline(after, rec, life)
 	if ours && had && was.Phase == interruption.Waiting {
-		j.judgeWayBack(after, rec)
+		j.judgeReadyFirst(after, rec)
 	}
 	if life.turned = life.turned || rec.TurnTaken(); !had || was.String() != rec.String() {
 		j.moved(c.Key)
@@ -187,18 +187,19 @@ func (j *judge) standsIn(node string) bool {
 	return claim != nil && claim.GetAnnotations()[karpenter.StandsInAnnotation] != ""
 }
 
-// judgeWayBack: a node goes back to spot once its new node is there, or if it is empty, and serves until then.
-func (j *judge) judgeWayBack(node *corev1.Node, rec interruption.Record) {
-	if !rec.Returns() || rec.Phase == interruption.Waiting || len(rec.Announcements()) > 1 {
+// judgeReadyFirst: a node that nobody takes serves until the new one is there that its pods go to, unless it is empty.
+func (j *judge) judgeReadyFirst(node *corev1.Node, rec interruption.Record) {
+	cordonOnly := !rec.Returns() && slices.Contains(j.w.Scene.Flags, "--rebalance=cordon")
+	if rec.Kind != interruption.RebalanceRecommendation || rec.Phase == interruption.Waiting || len(rec.Announcements()) > 1 || cordonOnly {
 		return
 	}
 	serves := func(pod *corev1.Pod) bool {
 		life := j.pods[pod.UID]
 		return hasToMove(pod) && life != nil && time.Since(life.bound) > justBound
 	}
-	ready := rec.Replacement != nil && rec.Replacement.State == provisioner.StateReady
-	if !ready && slices.ContainsFunc(j.w.podsOn(node.Name), serves) {
-		j.breaks(noReason, "node %s is cordoned to go back to spot, and its new node is not there", node.Name)
+	a := rec.Replacement
+	if ready := a != nil && (a.State == provisioner.StateReady || a.Detached); !ready && slices.ContainsFunc(j.w.podsOn(node.Name), serves) {
+		j.breaks(noReason, "node %s is cordoned by a recommendation, and there is no new node for its pods", node.Name)
 	}
 }
 
