@@ -109,6 +109,7 @@ const (
 	paidFirst   = "what is paid for is used first"
 	limitsKept  = "no limit of a pool is exceeded"
 	everyTurn   = "every recommended node has its turn"
+	homeFirst   = "no pod leaves before its new home is there"
 )
 
 func (j *judge) changed(c memapi.Change) {

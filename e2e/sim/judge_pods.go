@@ -191,11 +191,15 @@ func (j *judge) judgeEnd(life *podLife) {
 	if node == nil {
 		return
 	}
-	if j.judgeBack(life, node); life.whole {
-		return
-	}
+	j.judgeBack(life, node)
 	rec, has := recordOf(node)
 	fate := j.nodes[node.Name]
+	if has {
+		j.judgeBefore(life.pod, rec)
+	}
+	if life.whole {
+		return
+	}
 	if !has || fate == nil || time.Since(fate.changed) < j.onTheWay() {
 		return
 	}
