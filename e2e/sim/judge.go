@@ -30,8 +30,8 @@ type judge struct {
 	messages []sentMessage
 	repeats  map[string][]time.Time // failed requests by process and what they are
 	requests int
-	// placeholders are when those that were ever made were made last, by what they are for.
-	placeholders map[string]time.Time
+	// placeholders are those that were ever made, with what for.
+	placeholders map[string]bool
 	hooks        map[string]*hookLife // by instance
 	// terminated are the instances that we have asked EC2 to end.
 	terminated map[string]bool
@@ -43,8 +43,6 @@ type judge struct {
 
 	led      string    // the process that has the lease
 	ledSince time.Time // and since when
-	renewed  time.Time // when it was written last
-	newTerm  time.Time // when it was last written after so long that whoever had it has stopped and begun anew
 }
 
 func newJudge(w *World) *judge {
@@ -57,7 +55,7 @@ func newJudge(w *World) *judge {
 		closed:  map[string]time.Time{},
 		hooks:   map[string]*hookLife{},
 
-		placeholders: map[string]time.Time{},
+		placeholders: map[string]bool{},
 		terminated:   map[string]bool{},
 		replaced:     map[string][]string{},
 	}
@@ -131,7 +129,9 @@ func (j *judge) changed(c memapi.Change) {
 	case memapi.NodeClaims:
 		j.claimChanged(c, ours)
 	case memapi.Leases:
-		j.leaseWritten(c, ours)
+		if ours && c.By != j.led {
+			j.led, j.ledSince = c.By, time.Now()
+		}
 	case memapi.Events, memapi.ConfigMaps:
 		if ours && c.Kind == memapi.ConfigMaps && c.Key != Namespace+"/spot-handler-offerings" {
 			j.breaks(notOurs, "%s changes ConfigMap %s", c.By, c.Key)

@@ -23,23 +23,6 @@ func (j *judge) sent(id, node string, kind interruption.Kind) {
 	j.messages = append(j.messages, sentMessage{id, node, kind, time.Now()})
 }
 
-// keptFor is how long a process without an answer believes that the lease is still its own.
-const keptFor = 5 * time.Second
-
-func (j *judge) leaseWritten(c memapi.Change, ours bool) {
-	if !ours {
-		return
-	}
-	now := time.Now()
-	if c.By != j.led {
-		j.led, j.ledSince, j.newTerm = c.By, now, now
-	}
-	if now.Sub(j.renewed) > keptFor {
-		j.newTerm = now
-	}
-	j.renewed = now
-}
-
 // judgeLeader holds what drains to the process that has the lease. What it had sent before it lost that may
 // arrive a little later.
 func (j *judge) judgeLeader(c memapi.Change) {

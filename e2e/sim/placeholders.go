@@ -120,11 +120,13 @@ func (j *judge) placeholderChanged(c memapi.Change) {
 		key += " of " + rec.Event // one may be cancelled, and another follow
 		noted = rec.Replacement != nil
 	}
-	// A leader that stops before it has noted what it has made leaves the next one to think that there was none.
-	if made, again := j.placeholders[key]; again && (noted || !j.newTerm.After(made)) {
+	// Until it is noted that they were made, whoever has had no answer, or leads next, can't tell one that was preempted
+	// from one that was never made.
+	unknown := !noted && (len(j.w.faulty.spans) > 0 || j.w.Scene.Rates != Rates{})
+	if j.placeholders[key] && !unknown {
 		j.breaks(oneEach, "%s makes placeholder %s for %s again", c.By, c.Key, of)
 	}
-	j.placeholders[key] = time.Now()
+	j.placeholders[key] = true
 }
 
 // leftPlaceholders are those, and their PodTemplates, whose nodes are no longer interrupted, or gone.
