@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"spot-handler/e2e/sim/memapi"
+	"spot-handler/handler/interruption"
 )
 
 // podLife is what happens to a pod.
@@ -203,18 +204,19 @@ func (j *judge) judgeEnd(life *podLife) {
 	if !has || fate == nil || time.Since(fate.changed) < j.onTheWay() {
 		return
 	}
-	switch {
-	case rec.Deadline.IsZero() && len(rec.Hooks) > 0 && j.hung(): // the group has told the process, which can't write it
-		return
-	case rec.Deadline.IsZero():
+	deadline := rec.Deadline
+	if i := j.w.instanceOf(node.Name); i != nil && j.hooks[i.id] != nil && len(rec.Hooks) > 0 {
+		deadline = interruption.Earlier(deadline, j.hookUntil(j.hooks[i.id])) // told, and perhaps not yet written
+	}
+	if deadline.IsZero() {
 		j.breaks(graceKept, "pod %s is ended with %d of %d s, and there is no deadline",
 			memapi.Key(life.pod), life.grace, memapi.GraceOf(life.pod))
 		return
 	}
-	left := time.Until(rec.Deadline) - margin - j.slack()
+	left := time.Until(deadline) - margin - j.slack()
 	if given := time.Duration(life.grace) * time.Second; given < left {
 		j.breaks(graceKept, "pod %s is ended with %d of %d s, and %s are left",
-			memapi.Key(life.pod), life.grace, memapi.GraceOf(life.pod), time.Until(rec.Deadline))
+			memapi.Key(life.pod), life.grace, memapi.GraceOf(life.pod), time.Until(deadline))
 	}
 }
 
