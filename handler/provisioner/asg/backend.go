@@ -182,7 +182,7 @@ func (b *Backend) update(node *corev1.Node, rec interruption.Record, prev *inter
 	case e.stage == found && recorded == e.group:
 		e.stage, e.intended = leaving, recorded
 	case e.stage == refused && !e.again.IsZero() && time.Now().After(e.again):
-		e.stage = unlocated
+		e.stage, e.intended = unlocated, "" // the refusal has been recorded since
 	}
 	if e.stage == unlocated && recorded != "" {
 		e.intended = recorded

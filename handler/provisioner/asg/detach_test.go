@@ -148,6 +148,34 @@ func TestGroupThatLaunchesNothingIsLeftAlone(t *testing.T) {
 	})
 }
 
+// The record of a node that was refused names its group no more. If the group is found again, the
+// record has to name it before the instance leaves.
+func TestRefusedNodeIsRecordedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := start(t, newCloud())
+		k.suspended["workers"] = true
+		k.put("workers", "InService", id(1))
+		n := k.node(id(1))
+		k.interrupt(n, func(r *interruption.Record) { r.Deadline = time.Now().Add(time.Hour) })
+		k.want(id(1), provisioner.StateUnsupported, "")
+		k.mu.Lock()
+		k.suspended["workers"] = false
+		k.mu.Unlock()
+		k.writes = false
+		for range 20 {
+			time.Sleep(refusedFor / 10)
+			k.ask(n.Name)
+		}
+		if n := len(k.of(detachInstances)); n != 0 {
+			t.Errorf("%d calls to detach, and the record names no group", n)
+		}
+		k.writes = true
+		k.answers = map[string]interruption.Replacement{}
+		k.ask(n.Name)
+		k.want(id(1), provisioner.StateLaunched, "workers")
+	})
+}
+
 // A group that cannot let instances go for minutes does not hold up those of others.
 func TestOneBusyGroupDoesNotHoldUpTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
