@@ -41,7 +41,7 @@
 // belong to the Node itself, as Karpenter would take them for static pods.) They end by
 // themselves at the deadline, or after [patience] if there is none. A running Backend
 // removes those whose node is gone or no longer interrupted, including those that an
-// earlier process made. A PodTemplate without placeholders nobody would find, so it goes with the last.
+// earlier process made. No placeholder may be left that shows a PodTemplate, so a process remembers which Nodes had one.
 package placeholder
 
 import (
@@ -121,8 +121,8 @@ type Backend struct {
 	wake  sync.Once
 	awake chan struct{} // closed when there is something to watch
 
+	owners   *apicache.LRUExpireCache // Node names, by instance as in labels, that may have a PodTemplate of ours
 	emptied  *apicache.LRUExpireCache // names of PodTemplates that were removed as they had no placeholder left
-	unsure   *apicache.LRUExpireCache // Node names, by instance, whose PodTemplate may be left over
 	refusals readcache.Cache[string]  // why the API server refused placeholders, under the key ""; put there, not read
 }
 
@@ -137,8 +137,8 @@ func New(opts Options) *Backend {
 
 		requests: semaphore.NewWeighted(atOnce),
 		making:   semaphore.NewWeighted(nodesAtOnce),
+		owners:   apicache.NewLRUExpireCache(maxTaken),
 		emptied:  apicache.NewLRUExpireCache(maxTaken),
-		unsure:   apicache.NewLRUExpireCache(maxTaken),
 	}
 	b.refusals.Lifetime = func(error) time.Duration { return recheck }
 	b.cache = newStore(opts.Pods, selectorOf(opts.SingleNode), opts.Notify, b.log)

@@ -43,6 +43,7 @@ const recheck = time.Minute
 func (b *Backend) makeAll(ctx context.Context, o order, r interruption.Replacement) (interruption.Replacement, error) {
 	b.start()
 	b.emptied.Remove(nameOf(o.instance))
+	b.owners.Add(label(o.instance), o.node.Name, patience)
 	owner, err := b.owner(ctx, o)
 	if err != nil {
 		return b.notMade(o, r, err)
@@ -54,7 +55,6 @@ func (b *Backend) makeAll(ctx context.Context, o order, r interruption.Replaceme
 	}
 	err = g.Wait()
 	if err == nil {
-		b.unsure.Remove(o.instance)
 		return r, nil
 	}
 	answer, err := b.notMade(o, r, err)
@@ -119,19 +119,21 @@ func (b *Backend) notMade(o order, r interruption.Replacement, err error) (inter
 	case errors.Is(err, errNotOurs), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
 		return provisioner.Failed(r, err.Error()), nil
 	}
-	b.unsure.Add(o.instance, o.node.Name, patience)
 	return r, fmt.Errorf("make placeholders of %s: %w", o.instance, err)
 }
 
 // removeAll removes the PodTemplate of that name; the garbage collector then removes its
 // placeholders.
 func (b *Backend) removeAll(ctx context.Context, name string) error {
+	instance := strings.TrimPrefix(name, namePrefix)
 	err := b.opts.Templates.Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)})
 	switch {
 	case err == nil, apierrors.IsNotFound(err):
-		b.cache.forget(strings.TrimPrefix(name, nameOf("")), "")
+		b.cache.forget(instance, "")
+		b.owners.Remove(instance)
 		return nil
 	case apierrors.IsForbidden(err):
+		b.owners.Remove(instance)
 		if b.said.First(provisioner.Cause(err)) {
 			b.log.Warn().Str("reason", provisioner.Cause(err)).Msg("placeholders not removed: they end by themselves")
 		}

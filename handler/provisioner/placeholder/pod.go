@@ -52,8 +52,10 @@ var keep = map[string]string{
 	"karpenter.sh/do-not-disrupt":                    "true",
 }
 
-// nameOf names the PodTemplate of an instance's placeholders.
-func nameOf(instance string) string { return "placeholder-" + label(instance) }
+const namePrefix = "placeholder-"
+
+// nameOf names the PodTemplate of an instance's placeholders. What follows the prefix is their [Label].
+func nameOf(instance string) string { return namePrefix + label(instance) }
 
 // podName is the same for the same instance and pod, so making a placeholder twice is making
 // it once.

@@ -116,25 +116,23 @@ func (b *Backend) sweep(ctx context.Context) {
 		}
 		b.removeEach(ctx, pods) // including those that have lost their owner
 	}
-	b.sweepUnsure(ctx)
+	b.sweepOwners(ctx)
 	b.checkOverdue(ctx, now)
 }
 
-// sweepUnsure removes PodTemplates that nobody needs any more and that no placeholder may show us, as making them or
-// their pods failed.
-func (b *Backend) sweepUnsure(ctx context.Context) {
-	for _, key := range b.unsure.Keys() {
+// sweepOwners removes PodTemplates that nobody needs any more and that no placeholder shows: making them or their pods
+// failed, or other pods have taken the last one's place since.
+func (b *Backend) sweepOwners(ctx context.Context) {
+	for _, key := range b.owners.Keys() {
 		instance, _ := key.(string)
-		name, still := b.unsure.Get(key)
+		name, still := b.owners.Get(key)
 		node, _ := name.(string)
-		if !still || b.unneeded(node, label(instance)) == "" {
+		if pods, _ := b.cache.podsOf(instance); !still || len(pods) > 0 || b.unneeded(node, instance) == "" {
 			continue
 		}
 		if err := b.removeAll(ctx, nameOf(instance)); err != nil {
 			b.log.Debug().Err(err).Msg("PodTemplate not removed yet")
-			continue
 		}
-		b.unsure.Remove(key)
 	}
 }
 
@@ -211,6 +209,9 @@ func (b *Backend) follow(
 	pods, unseen := b.cache.podsOf(label(rec.Instance))
 	stay, leave := part(pods, need)
 	b.removeEach(ctx, leave)
+	if len(stay)+unseen > 0 {
+		b.owners.Add(label(rec.Instance), node.Name, patience)
+	}
 	bound, ready := 0, 0
 	for _, p := range stay {
 		if p.Spec.NodeName != "" {

@@ -241,3 +241,35 @@ func TestPodTemplateWithoutPlaceholdersIsRemoved(t *testing.T) {
 		}
 	})
 }
+
+// An operator cancels the interruption, and before anybody looks other pods have taken the last placeholders' places.
+// That holds for a process that only followed them, too.
+func TestPodTemplateGoesWhenPlaceholdersAreTakenAfterACancellation(t *testing.T) {
+	for name, process := range map[string]func(c *cluster, rec *interruption.Record, n provisioner.Need){
+		"the process that made them": func(*cluster, *interruption.Record, provisioner.Need) {},
+		"the next one": func(c *cluster, rec *interruption.Record, n provisioner.Need) {
+			c.b.owners.RemoveAll(func(any) bool { return true })
+			c.request(rec, n)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				rec := spot(2 * time.Minute)
+				c := newCluster(t, rec, nil)
+				a, b := owned("a", "ReplicaSet"), owned("b", "ReplicaSet")
+				c.request(&rec, need(a, b))
+				c.bind(a, "od-1")
+				c.bind(b, "od-1")
+				process(c, &rec, need(a, b))
+				c.take(a)
+				c.take(b)
+				c.templates(1)
+				c.takesBack()
+				time.Sleep(time.Minute)
+				if n := c.calls()["delete podtemplates"]; n != 2 {
+					t.Errorf("%d deletions, want none after the one that succeeded", n)
+				}
+			})
+		})
+	}
+}
