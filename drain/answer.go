@@ -72,7 +72,7 @@ func classify(err error) plan.Reply {
 	case r.Status == http.StatusInternalServerError:
 		// The API cannot evict a pod with more than one budget, and only the code says so.
 		// Any other 500 is as good a reason to wait and to say why.
-		r.Outcome = plan.Refused
+		r.Outcome, r.Internal = plan.Refused, true
 	}
 	return r
 }

@@ -66,8 +66,8 @@ func TestClassify(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := classify(tt.err)
-			if a.Outcome != tt.outcome || codeOf(a) != tt.code || a.RetryAfter != tt.after {
-				t.Errorf("outcome %v, code %s, after %s; want %v, %s, %s", a.Outcome, codeOf(a), a.RetryAfter, tt.outcome, tt.code, tt.after)
+			if a.Outcome != tt.outcome || codeOf(a) != tt.code || a.RetryAfter != tt.after || a.Internal != (tt.code == "500") {
+				t.Errorf("got %+v, code %s; want outcome %v, code %s, after %s", a, codeOf(a), tt.outcome, tt.code, tt.after)
 			}
 		})
 	}

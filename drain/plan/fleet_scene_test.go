@@ -30,6 +30,8 @@ type scene struct {
 	takes    time.Duration // each request, if that is not random
 	lost     bool          // the answers to requests
 	denied   string        // the pod that cannot be surged
+	denials  int           // how often; zero: always
+	internal bool          // its replies are internal errors
 	faults   int           // of 100 requests, how many fail for no reason of their own
 	pods     map[types.UID]*livePod
 	made     int
@@ -259,7 +261,7 @@ func (s *scene) request(r Request) {
 		s.in(after, func() {
 			s.underWay[p.app] = slices.DeleteFunc(s.underWay[p.app], asked.Equal)
 			delete(s.surging, r.Pod.UID)
-			s.fleet.Apply(s.now, Replied{Request: r, Did: r.Action, Reply: Reply{Outcome: outcome, Reason: reason, OfBudget: outcome == Refused}})
+			s.fleet.Apply(s.now, Replied{Request: r, Did: r.Action, Reply: Reply{Outcome: outcome, Internal: s.internal, Reason: reason, OfBudget: outcome == Refused}})
 		})
 	}
 	if s.random.IntN(100) < s.faults {
@@ -281,6 +283,9 @@ func (s *scene) request(r Request) {
 			reply(takes/2, PodGone, "")
 			return
 		case r.Action == SurgeNow && r.Pod.Name == s.denied:
+			if s.denials--; s.denials == 0 {
+				s.denied = ""
+			}
 			reply(takes/2, Refused, "labels are fixed")
 			return
 		case r.Action == SurgeNow:

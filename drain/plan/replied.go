@@ -102,7 +102,7 @@ func (f *Fleet) settle(t *tracked, e Replied) {
 		default:
 			return
 		}
-	case e.Did == SurgeNow && (reply.Outcome == Refused || hangs): // by admission: the pod is held, like any other
+	case e.Did == SurgeNow && (t.denied(reply) || hangs): // by admission: the pod is held, like any other
 		report.Kind = NotSurged
 		if len(n.fixed) > 0 {
 			report.Kind = NotSurgedEither
@@ -130,6 +130,15 @@ func (f *Fleet) settle(t *tracked, e Replied) {
 		f.retry(t, e)
 	}
 	f.report(report)
+}
+
+// surgeTries is how often a surge is tried that gets an internal error: etcd in trouble says so, as does an
+// admission webhook that can't be called.
+const surgeTries = 3
+
+// denied reports whether the pod can't be surged, by the reply to the latest of its attempts.
+func (t *tracked) denied(reply Reply) bool {
+	return reply.Outcome == Refused && (!reply.Internal || t.attempt >= surgeTries)
 }
 
 // shownWithin is how long a request that was not answered is left alone: it might have been granted all the same,

@@ -22,6 +22,7 @@ type Reply struct {
 	Status     int32 // of HTTP; zero if there was no reply
 	Reason     string
 	OfBudget   bool // refused by a disruption budget
+	Internal   bool // refused by an internal error, which can pass
 	RetryAfter time.Duration
 }
 
