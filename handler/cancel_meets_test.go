@@ -6,7 +6,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
 )
 
 // cancelled is a story of a notice that somebody cancels while an eviction is under way, so that it cannot be
@@ -126,4 +128,27 @@ func TestCancelBeforeANotice(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What cancels a recommendation goes away before the node is as it was. Whoever asks the drainer by then hears that it's
+// cancelled, and of no pods: that's no reason to cordon the node.
+func TestRecommendationThatIsNoLongerCancelled(t *testing.T) {
+	recommended(t, func(t *testing.T, s *atRisk) {
+		s.state = provisioner.StateRequested
+		s.h.opts.Drainer.(*fakeDrainer).CancelFunc = func(string) *plan.Canceled { return nil } // pods are going back
+		s.accept(t)
+		s.steps(t, 2)
+		s.nodes.change(func(n *corev1.Node) { n.Annotations[interruption.CancelAnnotation] = "true" })
+		s.steps(t, 1)
+		s.nodes.change(func(n *corev1.Node) { delete(n.Annotations, interruption.CancelAnnotation) })
+		s.steps(t, 2)
+		if node, has := s.nodes.raw(t); !has || node.Spec.Unschedulable {
+			t.Errorf("record %v, cordon %v, and the replacement is still Requested", has, node.Spec.Unschedulable)
+		}
+		s.state = provisioner.StateReady
+		s.steps(t, 2)
+		if node, _ := s.nodes.raw(t); !node.Spec.Unschedulable {
+			t.Error("not cordoned, and the replacement is Ready")
+		}
+	})
 }

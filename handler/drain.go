@@ -19,13 +19,11 @@ import (
 // when none is left or time is up. With CordonOnly it does nothing, and the record stays as it
 // is.
 func (r *reconciliation) drain(ctx context.Context) (done bool, err error) {
-	switch k := r.known; {
-	case r.opts.CordonOnly:
+	if r.opts.CordonOnly {
 		return true, nil
-	case k.cancelling: // and interrupted again before that was done
-		r.stopDrain(r.node.Name, k)
-		k.cancelling, k.final = false, nil
-	case k.final != nil && k.final.Kind == r.rec.Kind && k.final.Rehearsed() == r.rec.Rehearsed():
+	}
+	r.cancelNoMore()
+	if k := r.known; k.final != nil && k.final.Kind == r.rec.Kind && k.final.Rehearsed() == r.rec.Rehearsed() {
 		return true, r.endAgain(ctx)
 	}
 	r.known.begun = true
@@ -84,6 +82,15 @@ func (r *reconciliation) drain(ctx context.Context) (done bool, err error) {
 func (r *reconciliation) set(ctx context.Context, in plan.NodeState, goal plan.Goal) (status plan.Status, known bool) {
 	r.opts.Drainer.Set(r.node.Name, plan.Wanted{NodeState: in, Goal: goal})
 	return r.opts.Drainer.Status(ctx, r.node.Name)
+}
+
+// cancelNoMore begins anew with a node that is interrupted again before its cancellation was done. Until the drainer
+// forgets the node, it knows of no pods there that have to leave.
+func (r *reconciliation) cancelNoMore() {
+	if k := r.known; k.cancelling {
+		r.stopDrain(r.node.Name, k)
+		k.cancelling, k.final = false, nil
+	}
 }
 
 // stopDrain has the drainer forget a node.

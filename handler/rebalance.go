@@ -251,6 +251,7 @@ func (r *reconciliation) underWay() bool {
 // in the minute that this takes move with the others. An instance that has left its group for a
 // replacement that does not come is of no more use.
 func (r *reconciliation) secure(ctx context.Context) error {
+	r.cancelNoMore()
 	status, ok := r.set(ctx, plan.NodeState{Taint: marks.Taint(r.rec), Capacity: plan.PendingCapacity}, plan.Look)
 	view := status.View
 	switch {
