@@ -100,16 +100,37 @@ func (f *Fleet) place(t *tracked) {
 		return
 	}
 	f.unplace(t)
-	g := f.groups[key]
-	if g == nil {
-		g = &group{key: key}
-		f.groups[key] = g
-	}
+	g := f.groupFor(key)
 	if len(g.pods) == 0 && len(g.parked) == 0 && g.lane.underWay == 0 {
 		g.since, g.gathering = f.now, f.gathers(g, t)
 	}
 	t.group = g
 	heap.Push(&g.pods, t)
+}
+
+func (f *Fleet) groupFor(key groupKey) *group {
+	g := f.groups[key]
+	if g == nil {
+		g = &group{key: key}
+		f.groups[key] = g
+	}
+	return g
+}
+
+// park has the pod wait until its Deployment is counted again: what it takes is used up. In the group of its budget,
+// where it may have come for that, nothing would end the wait.
+func (f *Fleet) park(t *tracked) {
+	d := t.decision
+	d.Waits = true
+	if key := f.keyFor(t, d); key != t.group.key {
+		f.unplace(t)
+		t.group = f.groupFor(key)
+	} else {
+		heap.Remove(&t.group.pods, t.index)
+	}
+	t.index = -1
+	t.group.parked = append(t.group.parked, t)
+	t.group.tried++
 }
 
 func (f *Fleet) unplace(t *tracked) {
@@ -305,10 +326,7 @@ func (f *Fleet) try(t *tracked) {
 		return
 	}
 	if d.Waits || !f.reserve(d) {
-		heap.Remove(&g.pods, t.index)
-		t.index = -1
-		g.parked = append(g.parked, t)
-		g.tried++
+		f.park(t)
 		return
 	}
 	f.begin(t, d)

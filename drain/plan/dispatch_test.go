@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -249,5 +250,43 @@ func surges(t *testing.T, pods []string, change func(*scene), want []string, hel
 		if why := s.fleet.nodes["node-a"].fixed[types.UID("uid-"+name)]; (why != "") != (held && i == 0) {
 			t.Errorf("%s can't be surged because %q", name, why)
 		}
+	}
+}
+
+// A pod whose new pod seems to be available joins the others of its budget, and finds that another has been evicted for
+// that meanwhile. It waits for the next one, not for its budget.
+func TestNewPodIsGivenToAnother(t *testing.T) {
+	for name, budgets := range map[string][]*policyv1.PodDisruptionBudget{"under a budget": {budget("web", 2)}, "under none": nil} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t, 1, Policy{Strategy: StrategySurge, Margin: 10 * time.Second})
+			s.web("web", 2, 2)
+			for _, b := range budgets {
+				b.UID, b.Status.ExpectedPods, b.Status.DesiredHealthy = "web", 2, 0
+				s.budgets["web"] = b
+			}
+			for _, name := range []string{"a", "b"} {
+				s.add(pod(name, of("web"), readyAfter(time.Second), createdAt(s.start.Add(-time.Hour)), withGrace(10)), "web", "node-a", 0)
+			}
+			s.ready = s.start
+			s.drain("node-a", 0, 2*time.Minute)
+			s.until(500 * time.Millisecond)
+			f := s.fleet
+			a := f.nodes["node-a"].tracked["uid-a"]
+			if a == nil || !a.surged || a.group == nil || a.group.key.wait != aReplacement {
+				t.Fatalf("a: %+v", a)
+			}
+			stale := f.deployments[a.decision.Deployment]
+			stale.state.Evictable = 1
+			f.reopen(stale.Name)
+			f.try(a) // it joins those that can go
+			f.try(a)
+			if a.group == nil || a.group.key.wait != aReplacement {
+				t.Errorf("a waits in %+v", a.group)
+			}
+			s.until(100 * time.Second)
+			if got := s.evictions(); len(got) != 2 {
+				t.Errorf("evicted %v, want both", got)
+			}
+		})
 	}
 }
