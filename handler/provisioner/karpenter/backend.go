@@ -142,11 +142,14 @@ type Backend struct {
 	refusals *readcache.Cache[interruption.Replacement]
 	// inVain has, under a claim's name, the pool that it asks for a spot instance on a recommendation, and
 	// has that pool as a key if none was launched: such a claim halts Karpenter, so the next node asks others.
-	inVain  *readcache.Cache[string]
-	sources *readcache.Cache[*Claim] // by the name of an interrupted node's claim
-	claims  *claimWatch
-	ledger  *ledger
-	keeper  *keeper
+	inVain *readcache.Cache[string]
+	// unanswered has, under an instance, the name of the NodeClaim that might have been made for it: there was no
+	// answer that says so. Another pool can be the choice by the next attempt.
+	unanswered *readcache.Cache[string]
+	sources    *readcache.Cache[*Claim] // by the name of an interrupted node's claim
+	claims     *claimWatch
+	ledger     *ledger
+	keeper     *keeper
 	// limitRefusals has no pool as a label: pools come and go, and it would have no value at the start.
 	// Events say which pool it was.
 	limitRefusals prometheus.Counter
@@ -162,7 +165,9 @@ func New(opts Options) *Backend {
 		opts:     opts,
 		refusals: newReadCache[interruption.Replacement](refusedFor, nil),
 		inVain:   newReadCache[string](offerings.Lately, nil),
-		ledger:   newLedger(opts.Dynamic),
+
+		unanswered: newReadCache[string](offerings.Lately, nil),
+		ledger:     newLedger(opts.Dynamic),
 		limitRefusals: promauto.With(opts.Registerer).NewCounter(prometheus.CounterOpts{
 			Name: "spot_handler_pool_limit_refusals_total",
 			Help: "Times that a fallback pool was not taken because its limits left no room for the replacement.",

@@ -43,6 +43,9 @@ func (b *Backend) existing(ctx context.Context, instance string) ([]*Claim, erro
 		return nil, err
 	}
 	names := append(b.claims.replacing(instance), listed[labelValue(instance)]...)
+	if perhaps, fresh := b.unanswered.Last(instance); fresh {
+		names = append(names, perhaps.Value)
+	}
 	var claims []*Claim
 	for _, name := range distinct(names) {
 		claim, err := b.readClaim(ctx, name, asStored) // it may just have been made, or deleted

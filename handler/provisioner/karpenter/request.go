@@ -154,7 +154,9 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (interruption.Replac
 	}
 	if err != nil {
 		perhaps := apierrors.ReasonForError(err) == metav1.StatusReasonUnknown || apierrors.IsTimeout(err) || apierrors.IsInternalError(err)
-		if !perhaps { // else the API server might have made it
+		if perhaps { // the API server might have made it
+			b.unanswered.Put(o.lost.rec.Instance, readcache.Answer[string]{Value: r.Name, Asked: time.Now()})
+		} else {
 			b.ledger.forget(r.Name)
 		}
 		return b.notCreated(r, err)

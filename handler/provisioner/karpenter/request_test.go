@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
 	"spot-handler/handler/interruption"
@@ -303,5 +304,36 @@ func TestNextPool(t *testing.T) {
 		}
 		c.wantCount("failed", 3)
 		c.wantCount("requested", 3)
+	})
+}
+
+// The answer to a NodeClaim's creation is lost, and its watch is behind. By the next attempt another pool is the choice:
+// the NodeClaim is followed that was made.
+func TestLostAnswerAndAnotherPool(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		c := newCluster(t, Options{})
+		lost := true
+		c.PrependReactor("create", "nodeclaims", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if !lost {
+				return false, nil, nil
+			}
+			u := a.(clienttesting.CreateAction).GetObject().(*unstructured.Unstructured)
+			u.SetUID("uid-of-" + types.UID(u.GetName()))
+			u.SetCreationTimestamp(metav1.Now())
+			if err := c.Tracker().Create(nodeClaimResource, u, ""); err != nil {
+				t.Error(err)
+			}
+			return true, nil, errors.New("connection reset by peer")
+		})
+		if r, err := c.p.Request(t.Context(), interruptedNode(), record(), need()); err == nil {
+			t.Fatalf("%+v, want an error", r)
+		}
+		lost = false
+		synctest.Wait()
+		c.b.claims.forget(claimName)
+		claims, err := c.b.existing(t.Context(), instance)
+		if err != nil || len(claims) != 1 || claims[0].Name != claimName {
+			t.Errorf("%d NodeClaims, %v; want the one whose answer was lost", len(claims), err)
+		}
 	})
 }
