@@ -13,32 +13,44 @@ import (
 
 // judgeBefore: a pod whose new home is on its way waits for that, as long as it can have its whole grace period. Only
 // pods count that nothing but their grace period drives out: no budget has them leave in waves, no gang and no wish of
-// their own.
+// their own. An earlier deadline can have held until just now, and so can the decision that the pods fit on other nodes,
+// or go without a new one. That a write fails, or the watch is behind, leaves what is known unrecorded for a while.
 func (j *judge) judgeBefore(pod *corev1.Pod, rec interruption.Record) {
 	of := j.w.workloadOf(pod)
 	if of == nil || len(of.Annotations) > 0 || of.Gang || of.Tolerates || of.Budget != "" || isSurged(pod) {
 		return
 	}
-	asked := rec.Replacement
+	asked, life := rec.Replacement, j.life(pod.Spec.NodeName)
+	if slices.Contains(j.w.Scene.Flags, "--replacement=when-needed") && (asked == nil || time.Since(life.asked) < j.onTheWay()) ||
+		time.Since(life.later) < j.onTheWay() {
+		return
+	}
 	if slices.Contains(j.w.Scene.Flags, "--drain-strategy=at-once") || asked != nil && !onItsWay(asked) || j.hung() || j.twoLead() {
 		return
 	}
 	at, by := time.Now(), j.led
-	j.w.after(j.onTheWay(), "its new home "+string(pod.UID), func() { // what the record says can follow the pod
+	j.w.after(2*j.onTheWay(), "its new home "+string(pod.UID), func() { // what the record says can follow the pod
 		node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, pod.Spec.NodeName)
-		if node == nil || j.hung() || j.led != by {
+		if node == nil || j.hung() || j.led != by || asked == nil && life.without.After(at) {
 			return
 		}
 		now, has := recordOf(node)
 		if !has || now.Event != rec.Event || !onItsWay(now.Replacement) || asked != nil && asked.Name != now.Replacement.Name {
 			return
 		}
-		early := latestFor(pod, now.Deadline).Sub(at)
-		if now.Deadline.IsZero() || early > j.slack() {
-			j.breaks(homeFirst, "pod %s was ended %s before it had to be, and its new node, %s, is still %s",
-				memapi.Key(pod), early.Round(time.Second/10), now.Replacement.Name, now.Replacement.State)
+		if how, early := j.early(pod, now.Deadline, at); early {
+			j.breaks(homeFirst, "pod %s was ended %s, and its new node, %s, is still %s", memapi.Key(pod), how, now.Replacement.Name, now.Replacement.State)
 		}
 	})
+}
+
+// early reports whether the pod could have had its whole grace period later than at that time, and says how much later.
+func (j *judge) early(pod *corev1.Pod, deadline, at time.Time) (how string, early bool) {
+	if deadline.IsZero() {
+		return "without a deadline", true
+	}
+	by := latestFor(pod, deadline).Sub(at)
+	return by.Round(time.Second/10).String() + " before it had to be", by > j.slack()
 }
 
 // onItsWay reports whether a replacement was requested that may still come.

@@ -121,7 +121,12 @@ func (j *judge) judgeTerminate(by, id string) {
 	}
 	rec, has := recordOf(node)
 	released := rec.Rehearsed() && rec.Release
-	ours := released || rec.Kind == interruption.RebalanceRecommendation || rec.Kind == interruption.ScheduledEvent
+	kinds := j.life(i.node).recorded
+	before := func(kind interruption.Kind) bool { // a notice has come since, which the watch needn't have shown yet
+		return !kinds[kind].IsZero() && time.Since(kinds[rec.Kind]) < j.onTheWay()
+	}
+	ours := released || rec.Kind == interruption.RebalanceRecommendation || rec.Kind == interruption.ScheduledEvent ||
+		before(interruption.RebalanceRecommendation) || before(interruption.ScheduledEvent)
 	if !has || !ours || !mayRelease(node) {
 		j.breaks(notOurs, "%s terminates %s, and its record is %s", by, i.node, summary(rec, has))
 	}

@@ -26,6 +26,9 @@ type nodeLife struct {
 	recorded  map[interruption.Kind]time.Time // when a record of that kind, of EC2's announcement, was first there
 	released  time.Time                       // when a rehearsal had ended, with the node to be terminated
 	changed   time.Time                       // when the record's deadline last changed, or is about to
+	later     time.Time                       // when that last became a later one, or none
+	asked     time.Time                       // when the record first named the replacement that's on its way
+	without   time.Time                       // when it last said that none is
 	canceled  time.Time
 	over      time.Time   // when its drain had ended; zero if another has begun since
 	turned    bool        // a recommendation has had its turn
@@ -160,6 +163,15 @@ func (j *judge) nodeChanged(c memapi.Change, ours bool) {
 	if !had || !was.Deadline.Equal(rec.Deadline) || len(was.Hooks) != len(rec.Hooks) { // a hook's deadline follows
 		life.changed = time.Now()
 	}
+	if had && (rec.Deadline.IsZero() || rec.Deadline.After(was.Deadline)) && !was.Deadline.IsZero() {
+		life.later = time.Now()
+	}
+	if onItsWay(rec.Replacement) && (!had || !onItsWay(was.Replacement)) {
+		life.asked = time.Now()
+	}
+	if a := rec.Replacement; a != nil && !onItsWay(a) {
+		life.without = time.Now()
+	}
 	j.judgeDeadline(after, rec, life)
 	if ours && had && was.Phase == interruption.Waiting {
 		j.judgeReadyFirst(after, rec)
@@ -280,10 +292,11 @@ func (j *judge) stands(node *corev1.Node, rec interruption.Record) bool {
 	if a := rec.Replacement; a != nil && a.Backend == provisioner.ASG && a.Name != "" && slices.ContainsFunc(j.w.podsOn(node.Name), hasToMove) {
 		return a.State != provisioner.StateLaunched || rec.Phase.Over()
 	}
-	// What EC2 has taken back does not stand, unless the instance was terminated meanwhile, or a recommendation stands.
+	// What EC2 has taken back does not stand, unless the instance was terminated meanwhile, or a recommendation stands,
+	// or a rehearsal that ends with the node.
 	detached := rec.Replacement != nil && rec.Replacement.Detached
 	if life := j.nodes[node.Name]; j.w.cloud != nil && life != nil && life.loss.Withdrawn > 0 && life.loss.Withdrawn < j.w.since() {
-		return rec.Phase.Over() && (detached || rec.Kind != interruption.ScheduledEvent)
+		return rec.Phase.Over() && (detached || rec.Kind != interruption.ScheduledEvent || rec.Rehearsed() && rec.Release)
 	}
 	// EC2 has given a notice for an instance of a group and not taken it: nobody else does. Nor does anybody without
 	// detaching it, but for an autoscaler that makes groups smaller, which is not played.
@@ -324,6 +337,21 @@ func (j *judge) waitsForLong(node string) bool {
 	return long && life != nil && len(life.progress) > 0 && time.Since(life.progress[len(life.progress)-1]) < longGrace*time.Second+mayReturn
 }
 
+// leavesWithin is how long a pod takes that is surged: its replacement pod starts, and is made room for at most once.
+const leavesWithin = 2 * time.Minute
+
+// stillLeave reports whether the node's pods leave one after the other, as their Deployment surges one at a time. Nodes
+// have up to 110 pods, and a recommendation has no deadline.
+func (j *judge) stillLeave(node string) bool {
+	for _, life := range j.pods {
+		if of := j.w.workloadOf(life.pod); life.pod.Spec.NodeName == node && of != nil && j.surges(of) &&
+			!life.asked.IsZero() && time.Since(life.asked) < leavesWithin && j.w.ours(life.by) {
+			return true
+		}
+	}
+	return false
+}
+
 // justRestored reports whether the node's record went only just now: its conditions follow a second later.
 func (j *judge) justRestored(node string) bool {
 	life := j.nodes[node]
@@ -334,7 +362,7 @@ func (j *judge) finishNodes() {
 	for _, node := range memapi.List[*corev1.Node](j.w.Server, memapi.Nodes) {
 		rec, has := recordOf(node)
 		if has {
-			if !j.stands(node, rec) && !onItsWayBack(rec) && !waitsOutOfGroup(rec) && !j.waitsForLong(node.Name) {
+			if !j.stands(node, rec) && !onItsWayBack(rec) && !waitsOutOfGroup(rec) && !j.waitsForLong(node.Name) && !j.stillLeave(node.Name) {
 				j.breaks(everEnds, "node %s is in phase %s: %s", node.Name, rec.Phase, node.Annotations[interruption.Annotation])
 			}
 			continue

@@ -18,6 +18,7 @@ import (
 type podLife struct {
 	pod     *corev1.Pod // as it was last
 	bound   time.Time
+	surged  time.Time // when its ReplicaSet had to let it go
 	refused time.Time // when an eviction was last refused, or held up by a webhook
 	asked   time.Time // when the first request for its end succeeded, and by whom
 	by      string
@@ -109,6 +110,9 @@ func (j *judge) podChanged(c memapi.Change, ours bool) {
 	if after.Spec.NodeName != "" && life.bound.IsZero() {
 		life.bound = time.Now()
 	}
+	if isSurged(after) && life.surged.IsZero() {
+		life.surged = time.Now()
+	}
 	ends := after.DeletionTimestamp != nil && (before == nil || before.DeletionTimestamp == nil)
 	if ends {
 		life.asked, life.by, life.grace = time.Now(), c.By, *after.DeletionGracePeriodSeconds
@@ -197,6 +201,7 @@ func (j *judge) judgeEnd(life *podLife) {
 	fate := j.nodes[node.Name]
 	if has {
 		j.judgeBefore(life.pod, rec)
+		j.judgeSurge(life, rec)
 	}
 	if life.whole {
 		return

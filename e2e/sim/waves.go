@@ -18,7 +18,8 @@ func (j *judge) surges(of *Workload) bool {
 
 // wavesFit reports whether all pods of the workload that have to leave could have left in waves, each with its whole
 // grace period and as its budget allows, from able on until latest. It knows only cases without doubt: no fault, no
-// webhook, requests that hardly ever fail, a budget of maxUnavailable, and replacement pods that found room at once.
+// webhook, requests that hardly ever fail, a budget of maxUnavailable, and pods that all have room, the replacement pods
+// at once and on nodes that stayed.
 func (j *judge) wavesFit(pod *corev1.Pod, able, latest time.Time) bool {
 	of := j.w.workloadOf(pod)
 	text, sure := strings.CutPrefix(of.Budget, "maxUnavailable=")
@@ -42,8 +43,11 @@ func (j *judge) wavesFit(pod *corev1.Pod, able, latest time.Time) bool {
 	for _, life := range j.pods {
 		switch {
 		case j.w.workloadOf(life.pod) != of:
+		case life.bound.IsZero():
+			return false
 		case j.replaces(life.pod):
-			if life.bound.IsZero() || life.bound.Sub(life.pod.CreationTimestamp.Add(-j.w.Ahead)) > 3*time.Second {
+			if life.bound.Sub(life.pod.CreationTimestamp.Add(-j.w.Ahead)) > 3*time.Second ||
+				j.noticed(life.pod.Spec.NodeName) {
 				return false
 			}
 		case j.noticed(life.pod.Spec.NodeName):

@@ -1,0 +1,50 @@
+package sim
+
+import (
+	"slices"
+	"time"
+
+	"spot-handler/e2e/sim/memapi"
+	"spot-handler/handler/interruption"
+)
+
+// judgeSurge: as long as a pod can have its whole grace period it leaves only when its Deployment has a new pod in its
+// place. Only pods count for which that's certain: nothing but their grace period drives them out, and nothing keeps
+// them from being surged.
+func (j *judge) judgeSurge(life *podLife, rec interruption.Record) {
+	pod := life.pod
+	of := j.w.workloadOf(pod)
+	if of == nil || !j.surges(of) || !slices.Contains(j.w.Scene.Flags, "--drain-strategy=surge") || of.Budget != "" ||
+		of.Broken > 0 || of.Volume || of.Gang || of.Tolerates || len(of.Annotations) > 0 || !memapi.Ready(pod) {
+		return
+	}
+	how, early := j.early(pod, rec.Deadline, time.Now())
+	node := j.life(pod.Spec.NodeName)
+	if !early || time.Since(node.later) < j.onTheWay() || len(rec.Hooks) > 0 && time.Since(node.changed) < j.onTheWay() {
+		return
+	}
+	if life.surged.IsZero() {
+		j.breaks(homeFirst, "pod %s was ended %s, and was not surged", memapi.Key(pod), how)
+		return
+	}
+	if now := j.w.since(); j.twoLead() || j.w.disturbed(now-recovery, now) {
+		return
+	}
+	first := life.surged // of those that are still there: new pods aren't made for one or another
+	for _, other := range j.pods {
+		if j.w.workloadOf(other.pod) == of && other.gone.IsZero() && !other.surged.IsZero() {
+			first = interruption.Earlier(first, other.surged)
+		}
+	}
+	since := first.Add(j.w.Ahead).Truncate(time.Second)
+	for _, other := range j.pods {
+		switch {
+		case j.w.workloadOf(other.pod) != of || other.pod.CreationTimestamp.Time.Before(since):
+		case other.gone.IsZero() && other.pod.DeletionTimestamp == nil && memapi.Ready(other.pod):
+			return
+		case !other.gone.IsZero() && time.Since(other.gone) < recovery || !other.asked.IsZero() && time.Since(other.asked) < recovery:
+			return // it might not have been seen
+		}
+	}
+	j.breaks(homeFirst, "pod %s was ended %s, and no pod of its Deployment is Ready that has come since one was surged", memapi.Key(pod), how)
+}
