@@ -167,6 +167,11 @@ func (s *scene) step() {
 	for _, r := range todo.Requests {
 		s.request(r)
 	}
+	for key, g := range s.fleet.groups {
+		if len(g.parked) > 0 && key.wait != aTurnToSurge && key.wait != aReplacement {
+			s.t.Errorf("%s: %s is parked where nothing wakes it: %+v", s.now.Sub(s.start), g.parked[0].pod.Name, key)
+		}
+	}
 	if !todo.Wake.IsZero() && !todo.Wake.After(s.now) {
 		return // it wants to be asked again
 	}
