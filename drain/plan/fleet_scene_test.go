@@ -167,6 +167,13 @@ func (s *scene) step() {
 	for _, r := range todo.Requests {
 		s.request(r)
 	}
+	for _, n := range s.fleet.nodes {
+		for _, t := range n.tracked {
+			if t.group == nil && s.fleet.wantsRequest(t) {
+				s.t.Errorf("%s: %s waits for its request in no group: %s, %s", s.now.Sub(s.start), t.pod.Name, t.decision.Action, t.decision.Reason)
+			}
+		}
+	}
 	for key, g := range s.fleet.groups {
 		if len(g.parked) > 0 && key.wait != aTurnToSurge && key.wait != aReplacement {
 			s.t.Errorf("%s: %s is parked where nothing wakes it: %+v", s.now.Sub(s.start), g.parked[0].pod.Name, key)
