@@ -18,6 +18,7 @@ import (
 type podLife struct {
 	pod     *corev1.Pod // as it was last
 	bound   time.Time
+	ready   time.Time // when it was first
 	surged  time.Time // when its ReplicaSet had to let it go
 	refused time.Time // when an eviction was last refused, or held up by a webhook
 	asked   time.Time // when the first request for its end succeeded, and by whom
@@ -109,6 +110,9 @@ func (j *judge) podChanged(c memapi.Change, ours bool) {
 	}
 	if after.Spec.NodeName != "" && life.bound.IsZero() {
 		life.bound = time.Now()
+	}
+	if memapi.Ready(after) && life.ready.IsZero() {
+		life.ready = time.Now()
 	}
 	if isSurged(after) && life.surged.IsZero() {
 		life.surged = time.Now()

@@ -15,7 +15,8 @@ func (j *judge) judgeSurge(life *podLife, rec interruption.Record) {
 	pod := life.pod
 	of := j.w.workloadOf(pod)
 	if of == nil || !j.surges(of) || !slices.Contains(j.w.Scene.Flags, "--drain-strategy=surge") || of.Budget != "" ||
-		of.Broken > 0 || of.Volume || of.Gang || of.Tolerates || len(of.Annotations) > 0 || !memapi.Ready(pod) {
+		of.Broken > 0 || of.Volume || of.Gang || of.Tolerates || len(of.Annotations) > 0 || !memapi.Ready(pod) ||
+		time.Since(life.ready) < j.onTheWay() {
 		return
 	}
 	how, early := j.early(pod, rec.Deadline, time.Now())
