@@ -130,8 +130,8 @@ func TestCancelBeforeANotice(t *testing.T) {
 	}
 }
 
-// What cancels a recommendation goes away before the node is as it was. Whoever asks the drainer by then hears that it's
-// cancelled, and of no pods: that's no reason to cordon the node.
+// A cancelled recommendation stands again before the node has been restored. Until then the drainer answers that the node
+// is cancelled, and names no pods. That's no reason to cordon it.
 func TestRecommendationThatIsNoLongerCancelled(t *testing.T) {
 	recommended(t, func(t *testing.T, s *atRisk) {
 		s.state = provisioner.StateRequested

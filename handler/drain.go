@@ -84,8 +84,8 @@ func (r *reconciliation) set(ctx context.Context, in plan.NodeState, goal plan.G
 	return r.opts.Drainer.Status(ctx, r.node.Name)
 }
 
-// cancelNoMore begins anew with a node that is interrupted again before its cancellation was done. Until the drainer
-// forgets the node, it knows of no pods there that have to leave.
+// cancelNoMore starts over with a node that is interrupted again before its cancellation was done. Until the drainer has
+// forgotten the node, it names no pods that have to leave.
 func (r *reconciliation) cancelNoMore() {
 	if k := r.known; k.cancelling {
 		r.stopDrain(r.node.Name, k)

@@ -117,8 +117,8 @@ func (f *Fleet) groupFor(key groupKey) *group {
 	return g
 }
 
-// park has the pod wait until its Deployment is counted again: what it takes is used up. In the group of its budget,
-// where it may have come for that, nothing would end the wait.
+// park has the pod wait until its Deployment is counted again, as what it needs of that is used up. If it stayed in the
+// group of its budget, nothing would end the wait.
 func (f *Fleet) park(t *tracked) {
 	d := t.decision
 	d.Waits = true

@@ -216,16 +216,16 @@ func TestDeniedSurgeGivesItsTurn(t *testing.T) {
 	surges(t, []string{"a", "b"}, func(s *scene) {}, []string{"a", "b"}, true)
 }
 
-// An internal error can be that of an API server whose etcd is in trouble, or of a webhook that never answers: the
-// surge is tried three times.
+// An API server gives an internal error if its etcd is in trouble, but also if a webhook never answers. So the surge is
+// tried three times.
 func TestSurgeIsTriedAgainAfterAnInternalError(t *testing.T) {
 	surges(t, []string{"a"}, func(s *scene) { s.internal = true }, []string{"a", "a", "a"}, true)
 	surges(t, []string{"a"}, func(s *scene) { s.internal, s.denials = true, 2 }, []string{"a", "a", "a"}, false)
 	surges(t, []string{"a", "b"}, func(s *scene) { s.internal = true }, []string{"a", "b"}, false) // meanwhile, another is
 }
 
-// surges drains a node with the pods of one Deployment with maxSurge: 1, the first of which can't be surged, and expects
-// these attempts, and the first to be held or not.
+// surges drains a node with pods of one Deployment (maxSurge: 1), the first of which can't be surged. It checks which
+// surges are attempted, and whether the first pod is held in the end.
 func surges(t *testing.T, pods []string, change func(*scene), want []string, held bool) {
 	t.Helper()
 	s := newScene(t, 1, Policy{Strategy: StrategySurge, Margin: 10 * time.Second})
@@ -253,8 +253,8 @@ func surges(t *testing.T, pods []string, change func(*scene), want []string, hel
 	}
 }
 
-// A pod whose new pod seems to be available joins the others of its budget, and finds that another has been evicted for
-// that meanwhile. It waits for the next one, not for its budget.
+// A surged pod whose new pod seems to be available is about to be evicted when another one takes that new pod. It waits
+// for the next new pod, not for its budget.
 func TestNewPodIsGivenToAnother(t *testing.T) {
 	for name, budgets := range map[string][]*policyv1.PodDisruptionBudget{"under a budget": {budget("web", 2)}, "under none": nil} {
 		t.Run(name, func(t *testing.T) {

@@ -132,8 +132,8 @@ func (f *Fleet) settle(t *tracked, e Replied) {
 	f.report(report)
 }
 
-// surgeTries is how often a surge is tried that gets an internal error: etcd in trouble says so, as does an
-// admission webhook that can't be called.
+// surgeTries is how often a surge is tried if the answer is an internal error. That can be etcd's trouble, which passes,
+// or an admission webhook that can't be reached.
 const surgeTries = 3
 
 // denied reports whether the pod can't be surged, by the reply to the latest of its attempts.

@@ -13,8 +13,8 @@ import (
 
 // judgeBefore: a pod whose new home is on its way waits for that, as long as it can have its whole grace period. Only
 // pods count that nothing but their grace period drives out: no budget has them leave in waves, no gang and no wish of
-// their own. An earlier deadline can have held until just now, and so can the decision that the pods fit on other nodes,
-// or go without a new one. That a write fails, or the watch is behind, leaves what is known unrecorded for a while.
+// their own. Until just now there may have been an earlier deadline, or no new node on its way, as the pods fit on other
+// nodes. And if a write fails, or the watch is behind, the record doesn't yet say what the daemon knows.
 func (j *judge) judgeBefore(pod *corev1.Pod, rec interruption.Record) {
 	of := j.w.workloadOf(pod)
 	if of == nil || len(of.Annotations) > 0 || of.Gang || of.Tolerates || of.Budget != "" || isSurged(pod) {
@@ -44,7 +44,7 @@ func (j *judge) judgeBefore(pod *corev1.Pod, rec interruption.Record) {
 	})
 }
 
-// early reports whether the pod could have had its whole grace period later than at that time, and says how much later.
+// early reports whether the pod could have stayed longer and still had its whole grace period, and says how much longer.
 func (j *judge) early(pod *corev1.Pod, deadline, at time.Time) (how string, early bool) {
 	if deadline.IsZero() {
 		return "without a deadline", true

@@ -337,11 +337,11 @@ func (j *judge) waitsForLong(node string) bool {
 	return long && life != nil && len(life.progress) > 0 && time.Since(life.progress[len(life.progress)-1]) < longGrace*time.Second+mayReturn
 }
 
-// leavesWithin is how long a pod takes that is surged: its replacement pod starts, and is made room for at most once.
+// leavesWithin is how long a surged pod takes to leave: its new pod has to start, and perhaps a machine first.
 const leavesWithin = 2 * time.Minute
 
-// stillLeave reports whether the node's pods leave one after the other, as their Deployment surges one at a time. Nodes
-// have up to 110 pods, and a recommendation has no deadline.
+// stillLeave reports whether the node's pods are leaving one after the other, as their Deployment surges one at a time.
+// A node can have 110 pods, and a recommendation has no deadline.
 func (j *judge) stillLeave(node string) bool {
 	for _, life := range j.pods {
 		if of := j.w.workloadOf(life.pod); life.pod.Spec.NodeName == node && of != nil && j.surges(of) &&

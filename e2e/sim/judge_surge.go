@@ -8,9 +8,9 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// judgeSurge: as long as a pod can have its whole grace period it leaves only when its Deployment has a new pod in its
-// place. Only pods count for which that's certain: nothing but their grace period drives them out, and nothing keeps
-// them from being surged.
+// judgeSurge: as long as a pod can have its whole grace period, it leaves only when its Deployment has a new pod in its
+// place. It's only judged where that is certain: nothing but its grace period drives the pod out, and nothing keeps it
+// from being surged.
 func (j *judge) judgeSurge(life *podLife, rec interruption.Record) {
 	pod := life.pod
 	of := j.w.workloadOf(pod)

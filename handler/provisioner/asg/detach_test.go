@@ -148,8 +148,8 @@ func TestGroupThatLaunchesNothingIsLeftAlone(t *testing.T) {
 	})
 }
 
-// The record of a node that was refused names its group no more. If the group is found again, the
-// record has to name it before the instance leaves.
+// Once a node was refused, its record no longer names its group. At the next attempt, the record has to name the group
+// again before the instance leaves.
 func TestRefusedNodeIsRecordedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := start(t, newCloud())

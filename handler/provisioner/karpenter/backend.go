@@ -143,8 +143,8 @@ type Backend struct {
 	// inVain has, under a claim's name, the pool that it asks for a spot instance on a recommendation, and
 	// has that pool as a key if none was launched: such a claim halts Karpenter, so the next node asks others.
 	inVain *readcache.Cache[string]
-	// unanswered has, under an instance, the name of the NodeClaim that might have been made for it: there was no
-	// answer that says so. Another pool can be the choice by the next attempt.
+	// unanswered holds, by instance, the name of the NodeClaim that may have been made for it: the answer to its
+	// creation was lost. The next attempt may choose another pool.
 	unanswered *readcache.Cache[string]
 	sources    *readcache.Cache[*Claim] // by the name of an interrupted node's claim
 	claims     *claimWatch

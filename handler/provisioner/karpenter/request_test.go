@@ -307,8 +307,8 @@ func TestNextPool(t *testing.T) {
 	})
 }
 
-// The answer to a NodeClaim's creation is lost, and its watch is behind. By the next attempt another pool is the choice:
-// the NodeClaim is followed that was made.
+// The answer to a NodeClaim's creation is lost, and the watch is behind. Even if the next attempt chooses another pool,
+// the NodeClaim is found.
 func TestLostAnswerAndAnotherPool(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
 		c := newCluster(t, Options{})

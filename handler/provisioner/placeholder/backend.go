@@ -41,7 +41,8 @@
 // belong to the Node itself, as Karpenter would take them for static pods.) They end by
 // themselves at the deadline, or after [patience] if there is none. A running Backend
 // removes those whose node is gone or no longer interrupted, including those that an
-// earlier process made. No placeholder may be left that shows a PodTemplate, so a process remembers which Nodes had one.
+// earlier process made. A process also remembers which Nodes had a PodTemplate: no
+// placeholder may be left that shows it.
 package placeholder
 
 import (

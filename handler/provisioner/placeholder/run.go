@@ -120,8 +120,8 @@ func (b *Backend) sweep(ctx context.Context) {
 	b.checkOverdue(ctx, now)
 }
 
-// sweepOwners removes PodTemplates that nobody needs any more and that no placeholder shows: making them or their pods
-// failed, or other pods have taken the last one's place since.
+// sweepOwners removes PodTemplates that nobody needs any more and that no placeholder shows: the placeholders could not
+// be made, or other pods have taken their places since.
 func (b *Backend) sweepOwners(ctx context.Context) {
 	for _, key := range b.owners.Keys() {
 		instance, _ := key.(string)

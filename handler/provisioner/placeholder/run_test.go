@@ -242,8 +242,8 @@ func TestPodTemplateWithoutPlaceholdersIsRemoved(t *testing.T) {
 	})
 }
 
-// An operator cancels the interruption, and before anybody looks other pods have taken the last placeholders' places.
-// That holds for a process that only followed them, too.
+// An operator cancels the interruption, and other pods take the places of its last placeholders before the next sweep.
+// A process that took over after they were made finds their PodTemplate, too.
 func TestPodTemplateGoesWhenPlaceholdersAreTakenAfterACancellation(t *testing.T) {
 	for name, process := range map[string]func(c *cluster, rec *interruption.Record, n provisioner.Need){
 		"the process that made them": func(*cluster, *interruption.Record, provisioner.Need) {},
