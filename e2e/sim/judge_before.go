@@ -31,7 +31,7 @@ func (j *judge) judgeBefore(pod *corev1.Pod, rec interruption.Record) {
 	at, by := time.Now(), j.led
 	j.w.after(2*j.onTheWay(), "its new home "+string(pod.UID), func() { // what the record says can follow the pod
 		node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, pod.Spec.NodeName)
-		if node == nil || j.hung() || j.led != by || asked == nil && life.without.After(at) {
+		if node == nil || j.hung() || j.led != by || asked == nil && !life.without.Before(at) {
 			return
 		}
 		now, has := recordOf(node)
