@@ -207,7 +207,7 @@ func (j *judge) judgeReadyFirst(node *corev1.Node, rec interruption.Record) {
 	}
 	serves := func(pod *corev1.Pod) bool {
 		life := j.pods[pod.UID]
-		return hasToMove(pod) && life != nil && time.Since(life.bound) > justBound
+		return hasToMove(pod) && life != nil && time.Since(life.bound) > justBound+j.behind()
 	}
 	a := rec.Replacement
 	if ready := a != nil && (a.State == provisioner.StateReady || a.Detached); !ready && slices.ContainsFunc(j.w.podsOn(node.Name), serves) {
@@ -244,6 +244,16 @@ func (j *judge) sceneNode(name string) *Node {
 		}
 	}
 	return nil
+}
+
+// behind is how old the watch cache is that answers now.
+func (j *judge) behind() (by time.Duration) {
+	for _, f := range j.w.faulty.under {
+		if f.What == FaultOlder {
+			by = max(by, f.Behind)
+		}
+	}
+	return by
 }
 
 // justBound is how long a pod might not be seen that a scheduler has bound late.
