@@ -84,6 +84,38 @@
 // after five, and a search for which nobody waits, which a thousand rounds each did not notice either, and a list that
 // only commands read.
 //
+// # What it has found
+//
+// Defects that nobody had put there, by the first seed that showed them, and the tests that hold their
+// fixes. They show with the code of that day only: what a seed draws has changed since.
+//
+//	    700756  TestSceneLeaseIsLostAgainAndAgain: a drain never ended while leaders changed
+//	    777218  TestNodeThatNobodyEndsGoesBackToService: a drained node that was still in its group never came back
+//	   9900291  TestSceneWaveIsNotNeededAnyMore: a pod was never evicted once its wave was not needed any more
+//	  45450051  TestAnswersWithin: waiting for an eviction's answer left no time to delete the pod
+//	   6000085  TestHeldPastItsWave: a pod that was held past its wave was evicted late
+//	   6000420  TestDrainOutlastsAWindow: a notice that outlasts a maintenance window counted for nothing
+//	   6000563  TestFurtherNoticeGivesNoMoreTime: another notice with the same deadline gave the drain more time
+//	   6001479  TestRepeatedRequestMakesNoTakenPlaceholder: a placeholder was made again whose place was taken
+//	   6500336  TestMisledPodsPause: a budget that seemed to let pods go had them asked for again and again
+//	   6500380  TestHookThatIsHeardOfTooLate: a drain went on for a hook that no longer waited
+//	 211419007  TestMarkThatLandsLate: a mark that was written late cost pods time that there was
+//	 600000069  TestWithdrawalThatComesFirst: a retirement drained a node although it had been withdrawn
+//	 600006060  TestReplacementMoved: two replicas overwrote each other's record as fast as they could
+//	 710000964  TestPodTemplateWithoutPlaceholdersIsRemoved: a PodTemplate stayed whose creation got no answer
+//	 910016778  TestReturnComesToNothing: a recommendation that was being dropped cordoned its node
+//	1100001187  TestHookWhileRecordsCannotBeWritten: a refused write was repeated every 50 ms
+//	1200001806  TestHookWhileRecordsCannotBeWritten: heartbeats waited for a write that hung
+//	1500002130  TestRecommendationThatIsNoLongerCancelled: one cordoned a node while another was being undone
+//	1500005349  TestSurgeIsTriedAgainAfterAnInternalError: one internal error kept a pod from being surged
+//	1600001303  TestRefusedNodeIsRecordedAgain: an instance left its group before the record named it again
+//	1600001755  TestTakenPlaceholdersOfACancelledNode: a PodTemplate stayed without its placeholders
+//	1600015918  TestLostAnswerAndAnotherPool: an instance got two NodeClaims, as the answer about one was lost
+//	1600016213  TestNewPodIsGivenToAnother: a surged pod was never evicted, as another had taken its new pod
+//
+// Most of the last ones were found when invariants were added: that pods wait for their new home, and
+// surged ones for the pod in their place.
+//
 // # Reproducing
 //
 // A seed gives the same scene, and every random number of the world is drawn by name. The daemon's goroutines run in

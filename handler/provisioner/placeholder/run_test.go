@@ -244,7 +244,7 @@ func TestPodTemplateWithoutPlaceholdersIsRemoved(t *testing.T) {
 
 // An operator cancels the interruption, and other pods take the places of its last placeholders before the next sweep.
 // A process that took over after they were made finds their PodTemplate, too.
-func TestPodTemplateGoesWhenPlaceholdersAreTakenAfterACancellation(t *testing.T) {
+func TestTakenPlaceholdersOfACancelledNode(t *testing.T) {
 	for name, process := range map[string]func(c *cluster, rec *interruption.Record, n provisioner.Need){
 		"the process that made them": func(*cluster, *interruption.Record, provisioner.Need) {},
 		"the next one": func(c *cluster, rec *interruption.Record, n provisioner.Need) {
