@@ -71,7 +71,8 @@ func (j *judge) judgeHookTime(life *podLife, fate *nodeLife) {
 	if !i.runs && j.hookOf(i.id, asgemu.TerminateAt) != nil {
 		return // EC2 has taken it, and said nothing
 	}
-	if recorded := fate.recorded[interruption.InstanceTerminating]; !recorded.IsZero() {
+	// The group can give up waiting while the record can't be written.
+	if recorded := fate.recorded[interruption.InstanceTerminating]; !recorded.IsZero() && !life.gone.Before(recorded.Add(recovery)) {
 		j.judgeUntil(life, recorded, j.hookUntil(j.hooks[i.id]))
 	}
 }
