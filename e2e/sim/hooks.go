@@ -225,7 +225,7 @@ func (j *judge) judgeComplete(by, id string) {
 	}
 	stays := slices.DeleteFunc(j.w.podsOn(i.node), func(pod *corev1.Pod) bool {
 		life := j.pods[pod.UID]
-		return !hasToMove(pod) || j.cameBack(pod) || life == nil || time.Since(life.bound) < justBound
+		return !hasToMove(pod) || j.cameBack(pod) || life == nil || time.Since(life.bound) < justBound+j.behind()
 	})
 	if len(stays) > 0 {
 		j.breaks(graceKept, "%s completes the hook for %s, and pod %s is there", by, i.node, stays[0].Name)

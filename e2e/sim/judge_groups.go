@@ -134,7 +134,7 @@ func (j *judge) judgeTerminate(by, id string) {
 		return // EC2 would have terminated it by then, even if the record does not show that yet
 	}
 	for _, pod := range j.w.podsOn(i.node) {
-		if life := j.pods[pod.UID]; hasToMove(pod) && life != nil && time.Since(life.bound) > justBound && !j.cameBack(pod) {
+		if life := j.pods[pod.UID]; hasToMove(pod) && life != nil && time.Since(life.bound) > justBound+j.behind() && !j.cameBack(pod) {
 			j.breaks(graceKept, "%s terminates %s, and pod %s is there", by, i.node, pod.Name)
 		}
 	}
