@@ -120,8 +120,8 @@ func (j *judge) placeholderChanged(c memapi.Change) {
 		key += " of " + rec.Event // one may be cancelled, and another follow
 		noted = rec.Replacement != nil
 	}
-	// Until it is noted that they were made, whoever has had no answer, or leads next, can't tell one that was preempted
-	// from one that was never made.
+	// Until the record says that they were made, a process that got no answer, or the next leader, can't tell a
+	// placeholder that was preempted from one that was never made.
 	unknown := !noted && (len(j.w.faulty.spans) > 0 || j.w.Scene.Rates != Rates{})
 	if j.placeholders[key] && !unknown {
 		j.breaks(oneEach, "%s makes placeholder %s for %s again", c.By, c.Key, of)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -43,10 +45,13 @@ func TestHeldShare(t *testing.T) {
 func TestManyGoBackInLine(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
 		const count = 4
+		var mu sync.Mutex // several are recommended at the same time
 		recommended := map[string]bool{}
 		c := newCluster(t, Options{
 			TTL: 10 * time.Minute,
 			Return: func(_ context.Context, n interruption.Notice) (interruption.Verdict, error) {
+				mu.Lock()
+				defer mu.Unlock()
 				recommended[n.EventID] = true
 				return interruption.Accepted, nil
 			},
@@ -57,10 +62,12 @@ func TestManyGoBackInLine(t *testing.T) {
 		c.remember()
 		c.nodes.land(pod())
 		time.Sleep(DefaultCalm - time.Second)
+		synctest.Wait()
 		if len(recommended) != 0 {
 			t.Fatalf("%v are recommended before their time", recommended)
 		}
 		time.Sleep(heldCheck)
+		synctest.Wait()
 		if len(recommended) != count {
 			t.Errorf("%d of %d are recommended a minute later: %v", len(recommended), count, recommended)
 		}

@@ -312,11 +312,7 @@ func TestNextPool(t *testing.T) {
 func TestLostAnswerAndAnotherPool(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
 		c := newCluster(t, Options{})
-		lost := true
 		c.PrependReactor("create", "nodeclaims", func(a clienttesting.Action) (bool, runtime.Object, error) {
-			if !lost {
-				return false, nil, nil
-			}
 			u := a.(clienttesting.CreateAction).GetObject().(*unstructured.Unstructured)
 			u.SetUID("uid-of-" + types.UID(u.GetName()))
 			u.SetCreationTimestamp(metav1.Now())
@@ -328,7 +324,6 @@ func TestLostAnswerAndAnotherPool(t *testing.T) {
 		if r, err := c.p.Request(t.Context(), interruptedNode(), record(), need()); err == nil {
 			t.Fatalf("%+v, want an error", r)
 		}
-		lost = false
 		synctest.Wait()
 		c.b.claims.forget(claimName)
 		claims, err := c.b.existing(t.Context(), instance)

@@ -254,6 +254,17 @@ func (c *cluster) bind(pod *corev1.Pod, node string) {
 	synctest.Wait()
 }
 
+// twoBound is a cluster with a record, and the placeholders of two pods, which have their places.
+func twoBound(t *testing.T) (c *cluster, rec interruption.Record, a, b *corev1.Pod) {
+	rec = spot(2 * time.Minute)
+	c = newCluster(t, rec, nil)
+	a, b = owned("a", "ReplicaSet"), owned("b", "ReplicaSet")
+	c.request(&rec, need(a, b))
+	c.bind(a, "od-1")
+	c.bind(b, "od-1")
+	return c, rec, a, b
+}
+
 // take plays whoever preempts the placeholder of the pod.
 func (c *cluster) take(pod *corev1.Pod) {
 	c.t.Helper()

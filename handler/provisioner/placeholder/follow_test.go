@@ -60,12 +60,7 @@ func TestTakenPlaceholdersAreNotMadeAgain(t *testing.T) {
 // Once no placeholder is left, nothing would show after a cancellation that their PodTemplate is there: it goes first.
 func TestPodTemplateGoesWithItsLastPlaceholder(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		rec := spot(2 * time.Minute)
-		c := newCluster(t, rec, nil)
-		a, b := owned("a", "ReplicaSet"), owned("b", "ReplicaSet")
-		c.request(&rec, need(a, b))
-		c.bind(a, "od-1")
-		c.bind(b, "od-1")
+		c, rec, a, b := twoBound(t)
 		c.want(c.request(&rec, need(leaving(a), b)), provisioner.StateReady, "")
 		c.held("b")
 		c.templates(1)
@@ -283,12 +278,7 @@ func TestEvictedPlaceholderIsRemoved(t *testing.T) {
 // A deletion that fails is repeated, and names the pod that it is about: another of the name stays.
 func TestDeletionFails(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		rec := spot(2 * time.Minute)
-		c := newCluster(t, rec, nil)
-		a, b := owned("a", "ReplicaSet"), owned("b", "ReplicaSet")
-		c.request(&rec, need(a, b))
-		c.bind(a, "od-1")
-		c.bind(b, "od-1")
+		c, rec, a, b := twoBound(t)
 		c.want(c.request(&rec, need(a, b)), provisioner.StateReady, "")
 		c.failing("delete", "pods", 1, apierrors.NewInternalError(errors.New("etcd is unreachable")))
 		before := c.timesNotified()

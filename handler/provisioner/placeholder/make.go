@@ -43,11 +43,11 @@ const recheck = time.Minute
 func (b *Backend) makeAll(ctx context.Context, o order, r interruption.Replacement) (interruption.Replacement, error) {
 	b.start()
 	b.emptied.Remove(nameOf(o.instance))
-	b.owners.Add(label(o.instance), o.node.Name, patience)
 	owner, err := b.owner(ctx, o)
 	if err != nil {
 		return b.notMade(o, r, err)
 	}
+	b.owners.Add(label(o.instance), o.node.Name, patience)
 	g, made := errgroup.WithContext(ctx)
 	g.SetLimit(perNode)
 	for _, pod := range o.pods {
@@ -119,6 +119,7 @@ func (b *Backend) notMade(o order, r interruption.Replacement, err error) (inter
 	case errors.Is(err, errNotOurs), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
 		return provisioner.Failed(r, err.Error()), nil
 	}
+	b.owners.Add(label(o.instance), o.node.Name, patience)
 	return r, fmt.Errorf("make placeholders of %s: %w", o.instance, err)
 }
 

@@ -170,7 +170,7 @@ func TestRepeatedRequestMakesNoTakenPlaceholder(t *testing.T) {
 			return err == nil
 		}
 		node, _ := c.node("node-1")
-		for range 20 { // the failure can come before the other request is made
+		for range 1000 { // the failure can come before the other request is made, and mostly does
 			if _, err := c.b.Request(t.Context(), node, rec, n); err == nil {
 				t.Fatal("a request succeeds")
 			}
@@ -205,6 +205,11 @@ func TestOwnerOfOthers(t *testing.T) {
 		foreign.Labels = nil
 		c = newCluster(t, rec, nil, foreign)
 		c.want(c.request(&rec, need(owned("a", "ReplicaSet"))), provisioner.StateFailed, "exists and is not ours")
+		c.mu.Lock()
+		c.nodes["node-1"] = testNode("node-1") // the interruption is cancelled
+		c.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
 		c.templates(1)
 	})
 }

@@ -254,12 +254,7 @@ func TestTakenPlaceholdersOfACancelledNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				rec := spot(2 * time.Minute)
-				c := newCluster(t, rec, nil)
-				a, b := owned("a", "ReplicaSet"), owned("b", "ReplicaSet")
-				c.request(&rec, need(a, b))
-				c.bind(a, "od-1")
-				c.bind(b, "od-1")
+				c, rec, a, b := twoBound(t)
 				process(c, &rec, need(a, b))
 				c.take(a)
 				c.take(b)
