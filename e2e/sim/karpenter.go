@@ -96,9 +96,12 @@ func (w *World) newClaim(name, pool string, requests map[string]any) custom {
 
 // setClaim notes on a NodeClaim how far its machine has come.
 func (w *World) setClaim(claim custom, i *instance, conditions ...string) {
-	var list []any
+	list, _, _ := unstructured.NestedSlice(claim.Object, "status", "conditions")
 	for _, kind := range conditions {
-		list = append(list, w.condition(kind, "True", kind))
+		stands := func(c any) bool { return c.(map[string]any)["type"] == kind }
+		if !slices.ContainsFunc(list, stands) { // one that stands keeps its time
+			list = append(list, w.condition(kind, "True", kind))
+		}
 	}
 	status := map[string]any{
 		"conditions": list, "providerID": "aws:///" + i.zone + "/" + i.id,
