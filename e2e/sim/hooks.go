@@ -184,12 +184,25 @@ func (j *judge) hookEnded(id string) {
 		return
 	case j.w.disturbed(h.sent.Sub(j.w.began)-recovery, last.Until.Sub(j.w.began)):
 		return
+	case !j.w.Scene.Rates.rare() && j.drainedLate(h.node, last.Until):
+		return
 	}
 	if i := j.w.instances[id]; i != nil && !i.ended.IsZero() && i.ended.Before(last.Until) {
 		return // EC2 has taken it before
 	}
 	j.breaks(everEnds, "group %s has waited for %s from %.3f until its hook's timeout at %.3f",
 		h.Group, h.node, last.Since.Sub(j.w.began).Seconds(), last.Until.Sub(j.w.began).Seconds())
+}
+
+// drainedLate reports whether the drain has used all of its time. What is left until the deadline is for the record and
+// for the group, and a slow API server can take it.
+func (j *judge) drainedLate(node string, deadline time.Time) bool {
+	there := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, node)
+	if there == nil {
+		return false
+	}
+	rec, has := recordOf(there)
+	return has && !rec.Ended.IsZero() && deadline.Sub(rec.Ended) < margin+time.Second
 }
 
 // judgeComplete: a group ends an instance once it need wait no longer. Until then it has what pods need.

@@ -90,6 +90,8 @@ func (j *judge) judgeUntil(life *podLife, recorded, deadline time.Time) {
 	from, to := able.Sub(w.began), latest.Sub(w.began)
 	held := latest.Sub(interruption.Later(life.refused, j.closedUntil(pod))) < recovery || w.admitsNothing(from, to)
 	switch {
+	case seemsPutHere(pod, recorded, deadline):
+		return
 	case able.Add(recovery).After(latest): // there was no time to lose
 		j.judgeLate(life, able, held)
 		return
@@ -111,6 +113,16 @@ func (j *judge) judgeUntil(life *podLife, recorded, deadline time.Time) {
 	j.breaks(graceKept, "pod %s on %s, grace %d s, could leave from %.3f to %.3f, and %s",
 		memapi.Key(pod), pod.Spec.NodeName, memapi.GraceOf(pod), from.Seconds(), to.Seconds(), what)
 }
+
+// seemsPutHere reports whether the pod seems to have been made for this node, past the scheduler, by what the API server's
+// clock says: with little time left, that is so for one that was made later than halfway to the deadline.
+func seemsPutHere(pod *corev1.Pod, recorded, deadline time.Time) bool {
+	halfway := recorded.Add(max(0, deadline.Sub(recorded)/2)).Truncate(time.Second)
+	return deadline.Sub(recorded) < 2*schedulerLag && !pod.CreationTimestamp.Time.Before(halfway)
+}
+
+// schedulerLag is for how long after the cordon a pod counts as the scheduler's.
+const schedulerLag = 10 * time.Second
 
 // evictionTakes is how long the API server takes at most for each of many evictions under one budget.
 const evictionTakes = 70 * time.Millisecond

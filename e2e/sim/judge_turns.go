@@ -48,7 +48,11 @@ func (j *judge) judgeTurn(node *corev1.Node, was interruption.Record, fate *node
 			}
 		}
 	}
-	if still = max(still, until.Sub(from)); still > quarterOfTTL {
+	mayStand := quarterOfTTL
+	if !j.w.Scene.Rates.rare() {
+		mayStand *= 3 // a leader that loses its lease starts counting again
+	}
+	if still = max(still, until.Sub(from)); still > mayStand {
 		j.breaks(everyTurn, "node %s was recommended at %.3f, others have moved nothing for %s, and it was never replaced",
 			node.Name, was.Received.Sub(j.w.began).Seconds(), still.Round(time.Second))
 	}
