@@ -122,9 +122,8 @@ func (j *judge) judgeTerminate(by, id string) {
 	rec, has := recordOf(node)
 	released := rec.Rehearsed() && rec.Release
 	kinds := j.life(i.node).recorded
-	unseen := time.Since(kinds[rec.Kind]) < j.onTheWay() || j.w.disturbed(kinds[rec.Kind].Sub(j.w.began), j.w.since())
 	before := func(kind interruption.Kind) bool { // a notice has come since, which the watch needn't have shown yet
-		return !kinds[kind].IsZero() && unseen
+		return !kinds[kind].IsZero() && j.unseen(kinds[rec.Kind])
 	}
 	ours := released || rec.Kind == interruption.RebalanceRecommendation || rec.Kind == interruption.ScheduledEvent ||
 		before(interruption.RebalanceRecommendation) || before(interruption.ScheduledEvent)

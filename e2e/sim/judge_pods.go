@@ -194,6 +194,15 @@ func (j *judge) onTheWay() time.Duration {
 	return 5*time.Second + admit + j.w.Scene.Rates.Lag
 }
 
+// unseen reports whether a change of that time might not have been seen yet: it is on its way, or was when a fault
+// began that has not been over for long.
+func (j *judge) unseen(at time.Time) bool {
+	from, now, takes := at.Sub(j.w.began), j.w.since(), j.onTheWay()
+	return time.Since(at) < takes || slices.ContainsFunc(j.w.faulty.spans, func(f Fault) bool {
+		return f.excuses() && f.From < from+takes && now < f.to()+takes
+	})
+}
+
 // judgeEnd holds the grace period that a pod is given to what the node's record leaves.
 func (j *judge) judgeEnd(life *podLife) {
 	node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, life.pod.Spec.NodeName)
@@ -210,7 +219,7 @@ func (j *judge) judgeEnd(life *podLife) {
 	if life.whole {
 		return
 	}
-	if !has || fate == nil || time.Since(fate.changed) < j.onTheWay() {
+	if !has || fate == nil || j.unseen(fate.changed) {
 		return
 	}
 	deadline := rec.Deadline
