@@ -246,11 +246,11 @@ func (j *judge) sceneNode(name string) *Node {
 	return nil
 }
 
-// behind is how old the watch cache is that answers now.
+// behind is how old the watch cache is that answers now: it stays as it was when the fault began.
 func (j *judge) behind() (by time.Duration) {
 	for _, f := range j.w.faulty.under {
 		if f.What == FaultOlder {
-			by = max(by, f.Behind)
+			by = max(by, f.Behind+j.w.since()-f.From)
 		}
 	}
 	return by
