@@ -298,9 +298,11 @@ func (j *judge) stands(node *corev1.Node, rec interruption.Record) bool {
 	flags := j.w.Scene.Flags
 	cordonOnly := rec.Kind == interruption.RebalanceRecommendation && slices.Contains(flags, "--rebalance=cordon")
 	// An instance that has left its group doesn't go back, and its last pods may stay, unless its drain still waits
-	// for what the group launches.
+	// for what the group launches. Where all of them stay, nobody waits for that until EC2 gives notice.
 	if a := rec.Replacement; a != nil && a.Backend == provisioner.ASG && a.Name != "" && slices.ContainsFunc(j.w.podsOn(node.Name), hasToMove) {
-		return a.State != provisioner.StateLaunched || rec.Phase.Over()
+		leaves := func(pod *corev1.Pod) bool { return hasToMove(pod) && pod.Annotations[doNotDisrupt] == "" }
+		return a.State != provisioner.StateLaunched || rec.Phase.Over() ||
+			rec.Phase == interruption.Waiting && !slices.ContainsFunc(j.w.podsOn(node.Name), leaves)
 	}
 	// What EC2 has taken back does not stand, unless the instance was terminated meanwhile, or a recommendation stands,
 	// or a rehearsal that ends with the node.
