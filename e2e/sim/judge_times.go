@@ -114,8 +114,8 @@ func (j *judge) judgeUntil(life *podLife, recorded, deadline time.Time) {
 		memapi.Key(pod), pod.Spec.NodeName, memapi.GraceOf(pod), from.Seconds(), to.Seconds(), what)
 }
 
-// seemsPutHere reports whether the pod seems to have been made for this node, past the scheduler, by what the API server's
-// clock says: with little time left, that is so for one that was made later than halfway to the deadline.
+// seemsPutHere reports whether the pod seems to have been made for this node, past the scheduler, by what the API
+// server's clock says: with little time left, that is so for one that was made later than halfway to the deadline.
 func seemsPutHere(pod *corev1.Pod, recorded, deadline time.Time) bool {
 	halfway := recorded.Add(max(0, deadline.Sub(recorded)/2)).Truncate(time.Second)
 	return deadline.Sub(recorded) < 2*schedulerLag && !pod.CreationTimestamp.Time.Before(halfway)
