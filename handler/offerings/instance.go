@@ -32,8 +32,10 @@ type instance struct {
 }
 
 const (
-	// remembered is for how long the first word counts.
+	// remembered is for how long the first word counts. What is older is looked for every sweepEvery, not with each
+	// of thousands that are lost at once.
 	remembered = 24 * time.Hour
+	sweepEvery = time.Hour
 	// identifyTimeout bounds one lookup of what a node is.
 	identifyTimeout = 5 * time.Second
 	// identifyAtOnce bounds the lookups under way at a time: when thousands of nodes are lost, they must not hold up
@@ -120,5 +122,9 @@ func (m *Memory) ask(identify IdentifyFunc, i *instance, node *corev1.Node) {
 
 // forgetInstances drops those of which something was noted long ago.
 func (m *Memory) forgetInstances() {
+	if time.Since(m.swept) < sweepEvery {
+		return
+	}
+	m.swept = time.Now()
 	maps.DeleteFunc(m.instances, func(_ string, i *instance) bool { return time.Since(i.at) >= remembered })
 }

@@ -74,6 +74,7 @@ type Memory struct {
 	counted map[string]time.Time // when notices were received that have been counted of late, by node
 
 	instances map[string]*instance // of which something was noted
+	swept     time.Time            // when those were looked through
 	identify  IdentifyFunc         // nil: a Node's own labels are believed
 	lookups   chan struct{}        // has an element for each lookup that is under way
 
