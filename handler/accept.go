@@ -32,7 +32,7 @@ const acceptsAtOnce = 64
 func (h *Handler) Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
 	h.accepting.Add(1)
 	defer func() {
-		if h.accepting.Add(-1) == 0 {
+		if h.accepting.Add(-1) == burst-1 {
 			h.resume()
 		}
 	}()

@@ -115,7 +115,7 @@ type Handler struct {
 	began     time.Time    // when Run was called
 
 	asideMu sync.Mutex
-	aside   []string // nodes that wait until no notice is being written
+	aside   []string // nodes that wait until a burst is over
 
 	memory     memory
 	conditions conditions
