@@ -97,7 +97,7 @@ type Todo struct {
 	Requests       []Request // reply with Replied
 	PutBack        []string  // nodes whose surged pods go back into their ReplicaSets: reply with PutBack
 	Halt           []string  // the nodes whose requests are given no more time than EvictTimeout
-	Planned        []string  // nodes that have their first plan
+	Planned        []string  // nodes that have their first plan, by which pods leave
 	Changed        []string  // nodes of whose drain anything might have changed
 	Reports        []Report  // for people
 	Wake           time.Time // when to ask again, if nothing happens before; zero is never

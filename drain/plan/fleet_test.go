@@ -235,3 +235,30 @@ func TestNothingIsKept(t *testing.T) {
 		}
 	}
 }
+
+// A node has its plan once its pods are known, and is said to have one only if pods leave by it: the watch of a node
+// without any keeps its place, as it ends in a moment.
+func TestPlannedIsWhatPodsLeaveBy(t *testing.T) {
+	for name, tt := range map[string]struct {
+		pods []*corev1.Pod
+		want []string
+	}{
+		"no pod":               {nil, nil},
+		"one that leaves":      {[]*corev1.Pod{pod("a")}, []string{"node-a"}},
+		"one of a DaemonSet's": {[]*corev1.Pod{pod("a", ownedBy("DaemonSet"))}, nil},
+	} {
+		f := NewFleet(holding, 32, 1)
+		f.Apply(now, Set{"node-a", Wanted{NodeState{Deadline: now.Add(2 * time.Minute), Since: now}, Look}})
+		for _, p := range tt.pods {
+			f.Apply(now, PodSeen{Node: "node-a", After: p})
+		}
+		f.Apply(now, PodsListed{"node-a"})
+		planned := f.Next(now).Planned
+		if !slices.Equal(planned, tt.want) {
+			t.Errorf("%s: planned %q, want %q", name, planned, tt.want)
+		}
+		if status, _ := f.Status(now, "node-a"); len(status.Moving) != len(tt.want) {
+			t.Errorf("%s: %d pods leave, want %d", name, len(status.Moving), len(tt.want))
+		}
+	}
+}

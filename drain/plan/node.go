@@ -183,7 +183,9 @@ func (f *Fleet) plan(n *node, state NodeState) View {
 	if n.known.IsZero() {
 		n.known = f.now
 		f.wavesStale()
-		f.todo.Planned = append(f.todo.Planned, n.name)
+		if len(view.Moving) > 0 {
+			f.todo.Planned = append(f.todo.Planned, n.name)
+		}
 		if !n.complete {
 			f.plans.sooner(n, f.now.Add(lookFor))
 		}

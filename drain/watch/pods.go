@@ -19,9 +19,9 @@ import (
 // spec.nodeName, a tenant can put any number on a node whose kubelet no longer answers.
 const podsOfNamespace = 1000
 
-// A node's watch keeps its place until there is a first plan, for planWithin once its pods are known, or until
-// others have been patient. A node without pods ends its watch with that plan, so the watches of such nodes
-// do not pile up.
+// A node's watch keeps its place until it is known which of its pods leave, for planWithin once its pods are
+// known, or until others have been patient. Where none leaves, it keeps its place until it ends, which is in a
+// moment: so the watches of thousands of nodes without pods are not open at once.
 const (
 	planWithin = time.Second
 	patience   = 3 * time.Second
@@ -31,13 +31,13 @@ const (
 func (c *Cluster) watchPods(ctx context.Context, node string, report func(plan.Event)) (opened func()) {
 	open := make(chan struct{})
 	opened = sync.OnceFunc(func() { close(open) })
-	w := c.newPodWatch(node, func(before, after *corev1.Pod) {
-		report(plan.PodSeen{Node: node, Before: before, After: after})
-	}, func() {
-		time.AfterFunc(planWithin, opened)
-		report(plan.PodsListed{Node: node})
-	})
 	c.nodes.Do(ctx, fair.Task{Tenant: node, Run: func() {
+		w := c.newPodWatch(node, func(before, after *corev1.Pod) {
+			report(plan.PodSeen{Node: node, Before: before, After: after})
+		}, func() {
+			time.AfterFunc(planWithin, opened)
+			report(plan.PodsListed{Node: node})
+		})
 		go w.Run(ctx)
 		select {
 		case <-open:

@@ -104,7 +104,7 @@ func (c *Cluster) Unwatch(s plan.Subject) {
 	}
 }
 
-// Planned is that the node has its first plan: the watch of another can begin.
+// Planned is that the node has its first plan, by which pods leave: the watch of another can begin.
 func (c *Cluster) Planned(node string) {
 	if w, ok := c.watches[plan.Subject{Kind: plan.PodsOfNode, Name: types.NamespacedName{Name: node}}]; ok {
 		w.opened()
