@@ -104,11 +104,11 @@ story:
 	go run ./e2e/tool -build controlplane helm
 	go test -count=1 -timeout 30m -parallel $(PARALLEL) -v -run '$(STORY)' ./e2e/stories
 
-# The tests of e2e/stories have the processors first; all others take what they leave, two packages
-# at a time, as most of them wait more than they work. Forecasts are compared with what happens
-# when, and so is the simulator: they come last, and the hostile tenant takes what they leave. The
-# simulator plays two minutes of scenes that the commit draws: each commit plays others, and again the
-# same ones if it is tested again.
+# The tests of e2e/stories have the processors first, and then the hostile tenant, on whose nodes pods
+# have minutes to leave; all others take what they leave, two packages at a time, as most of them wait
+# more than they work. Forecasts are compared with what happens when, and so is the simulator: they
+# come last. The simulator plays two minutes of scenes that the commit draws: each commit plays others,
+# and again the same ones if it is tested again.
 test: lint
 	go run ./e2e/tool -build controlplane helm handler
 	$(if $(ALSO_OLDEST),$(OLDEST) go run ./e2e/tool -build controlplane)
@@ -120,8 +120,8 @@ test: lint
 	  -beside "nice -n 10 go test -count=1 -timeout 60m -p 2 -parallel 3 $$(go list ./... | grep -vE '/e2e/(stories|forecast|hostile|sim/reality)$$' | tr '\n' ' ')" \
 	  -after "go test -count=1 -timeout 20m ./e2e/forecast" \
 	  -after "go test -count=1 -timeout 30m ./e2e/sim/reality" \
-	  -after "nice -n 10 go test -count=1 -timeout 20m ./e2e/hostile" \
-	  "go test -count=1 -timeout 60m -parallel $(PARALLEL) ./e2e/stories"
+	  "go test -count=1 -timeout 60m -parallel $(PARALLEL) ./e2e/stories" \
+	  "go test -count=1 -timeout 20m ./e2e/hostile"
 
 lint:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }

@@ -3,7 +3,7 @@
 // command reads, while 50 nodes are drained. Another tenant's service has to lose no ready pod, and
 // has to be off its nodes and notified in time; no process may grow past its bound; and no command
 // prints a control character, a hostile name that a shell would run, or a grant for an account that
-// nobody named. On a slow machine a notice comes up to four minutes ahead, more than EC2 gives. If even
+// nobody named. On a slow machine a notice comes up to six minutes ahead, more than EC2 gives. If even
 // that is too little for replacement pods to become ready, the service may lack the one pod that its PDB
 // lets go.
 //
