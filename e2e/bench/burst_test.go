@@ -24,7 +24,7 @@ import (
 const heartbeat = time.Hour
 
 // roundTimeout bounds one round, with the making of its nodes.
-const roundTimeout = 5 * time.Minute
+const roundTimeout = 8 * time.Minute
 
 // usualBurst is how many notices the goal of every run is of.
 const usualBurst = 1000
