@@ -72,7 +72,8 @@ func (r *reconciliation) show(ctx context.Context) (done bool, err error) {
 		return false, nil
 	}
 	r.conditions.written.LoadOrStore(name, "")
-	r.conditions.lane.Do(ctx, fair.Task{Who: r.node.UID, Run: func() { r.writeCondition(ctx, name) }})
+	h := r.Handler // not r, which holds the whole Node: after a burst thousands of these wait
+	h.conditions.lane.Do(ctx, fair.Task{Who: r.node.UID, Run: func() { h.writeCondition(ctx, name) }})
 	return false, nil
 }
 
