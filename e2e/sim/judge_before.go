@@ -38,6 +38,9 @@ func (j *judge) judgeBefore(pod *corev1.Pod, rec interruption.Record) {
 		if !has || now.Event != rec.Event || !onItsWay(now.Replacement) || asked != nil && asked.Name != now.Replacement.Name {
 			return
 		}
+		if j.readyBy(now.Replacement.Name, at) { // a leader that has lost its lease since couldn't write that
+			return
+		}
 		if how, early := j.early(pod, now.Deadline, at); early {
 			j.breaks(homeFirst, "pod %s was ended %s, and its new node, %s, is still %s", memapi.Key(pod), how, now.Replacement.Name, now.Replacement.State)
 		}
@@ -56,4 +59,14 @@ func (j *judge) early(pod *corev1.Pod, deadline, at time.Time) (how string, earl
 // onItsWay reports whether a replacement was requested that may still come.
 func onItsWay(a *interruption.Replacement) bool {
 	return a != nil && a.Name != "" && provisioner.Pending(a.State)
+}
+
+// readyBy reports whether the Node has been Ready since that time or longer.
+func (j *judge) readyBy(name string, at time.Time) bool {
+	node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, name)
+	if node == nil {
+		return false
+	}
+	i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
+	return i >= 0 && node.Status.Conditions[i].Status == corev1.ConditionTrue && !node.Status.Conditions[i].LastTransitionTime.After(at)
 }
