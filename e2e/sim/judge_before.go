@@ -28,10 +28,10 @@ func (j *judge) judgeBefore(pod *corev1.Pod, rec interruption.Record) {
 	if slices.Contains(j.w.Scene.Flags, "--drain-strategy=at-once") || asked != nil && !onItsWay(asked) || j.hung() || j.twoLead() {
 		return
 	}
-	at, by := time.Now(), j.led
+	at, leads := time.Now(), j.led
 	j.w.after(2*j.onTheWay(), "its new home "+string(pod.UID), func() { // what the record says can follow the pod
 		node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, pod.Spec.NodeName)
-		if node == nil || j.hung() || j.led != by || asked == nil && !life.without.Before(at) {
+		if node == nil || j.hung() || j.led != leads || asked == nil && !life.without.Before(at) {
 			return
 		}
 		now, has := recordOf(node)
@@ -41,7 +41,8 @@ func (j *judge) judgeBefore(pod *corev1.Pod, rec interruption.Record) {
 		if j.readyBy(now.Replacement.Name, at) { // a leader that has lost its lease since couldn't write that
 			return
 		}
-		if how, early := j.early(pod, now.Deadline, at); early {
+		by := interruption.Earlier(rec.Deadline, now.Deadline) // an earlier one may have passed since
+		if how, early := j.early(pod, by, at); early {
 			j.breaks(homeFirst, "pod %s was ended %s, and its new node, %s, is still %s", memapi.Key(pod), how, now.Replacement.Name, now.Replacement.State)
 		}
 	})
