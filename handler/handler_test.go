@@ -39,18 +39,22 @@ func TestStandbyKeepsNothing(t *testing.T) {
 	})
 }
 
-// During a burst drains wait, but not for ever; after it they begin at once. For a few notices whose writes
-// hang none waits.
+// During a burst drains wait, but not for ever, and not where a notice leaves them no time for that; after it they
+// begin at once. For a few notices whose writes hang none waits.
 func TestDrainsYieldToNotices(t *testing.T) {
 	for name, tt := range map[string]struct {
-		others  int64 // that are being written
-		written bool  // one of them, in the end
-		takes   time.Duration
+		others int64         // notices that are being written
+		lead   time.Duration // of the node's own
+		over   time.Duration // when the burst is over; zero: it goes on
+		begins time.Duration
 	}{
-		"the burst is over":     {burst, true, time.Second},
-		"the burst goes on":     {burst, false, 0},
-		"one that is over soon": {burst, true, 0},
-		"some writes hang":      {burst - 1, false, 0},
+		"the burst is over":        {burst, 2 * time.Minute, time.Second, time.Second},
+		"the burst goes on":        {burst, 2 * time.Minute, 0, 30 * time.Second},
+		"the notice is late":       {burst, 100 * time.Second, 0, 10 * time.Second},
+		"there is no time to wait": {burst, 90 * time.Second, 0, 0},
+		"the notice has no lead":   {burst, 0, 0, 0},
+		"some writes hang":         {burst - 1, 2 * time.Minute, 0, 0},
+		"the deadline is far away": {burst, 24 * time.Hour, 0, 30 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
@@ -60,22 +64,23 @@ func TestDrainsYieldToNotices(t *testing.T) {
 					}
 				}()
 				h.accepting.Add(tt.others)
-				accept(t, h, notice(interruption.SpotInterruption))
-				switch {
-				case tt.others < burst:
-					time.Sleep(time.Millisecond)
-				case tt.written:
-					time.Sleep(tt.takes)
-					wantPhase(t, f, interruption.Noticed)
-					h.accepting.Add(-1)
-					accept(t, h, notice(interruption.SpotInterruption)) // once more
-					time.Sleep(time.Second)
-				default:
-					time.Sleep(yieldFor - time.Second)
-					wantPhase(t, f, interruption.Noticed)
-					time.Sleep(1*time.Second + time.Millisecond)
+				accept(t, h, notice(interruption.SpotInterruption, func(n *interruption.Notice) {
+					n.Deadline = n.Received.Add(tt.lead)
+				}))
+				if tt.over > 0 {
+					time.AfterFunc(tt.over, func() {
+						h.accepting.Add(-1)
+						_, _ = h.Accept(t.Context(), notice(interruption.SpotInterruption)) // once more
+					})
 				}
-				wantPhase(t, f, interruption.Replacing)
+				if tt.begins > 0 {
+					time.Sleep(tt.begins - time.Millisecond)
+					wantPhase(t, f, interruption.Noticed)
+				}
+				time.Sleep(2 * time.Millisecond)
+				if _, rec := f.now(t); rec.Phase == interruption.Noticed {
+					t.Errorf("the drain has not begun after %s", tt.begins)
+				}
 				h.queue.ShutDown()
 			})
 		})
