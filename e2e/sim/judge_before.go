@@ -8,6 +8,7 @@ import (
 
 	"spot-handler/e2e/sim/memapi"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
 )
 
@@ -68,6 +69,6 @@ func (j *judge) readyBy(name string, at time.Time) bool {
 	if node == nil {
 		return false
 	}
-	i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
-	return i >= 0 && node.Status.Conditions[i].Status == corev1.ConditionTrue && !node.Status.Conditions[i].LastTransitionTime.After(at)
+	since, ready := nodes.ReadySince(node)
+	return ready && !since.After(at)
 }
