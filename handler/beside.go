@@ -28,7 +28,14 @@ const (
 	// time, up to longestRetry.
 	firstRetry   = 50 * time.Millisecond
 	longestRetry = 5 * time.Second
+	// For so long a write keeps its place to be made again. From then on it waits for the node's next
+	// reconciliation, which can take seconds: should another process take over meanwhile, it requests again what the
+	// record doesn't name.
+	retriedInPlace = 200 * time.Millisecond
 )
+
+// retryAfter is how long after so many failed writes a record is written again.
+func retryAfter(failed int) time.Duration { return min(firstRetry<<min(failed-1, 10), longestRetry) }
 
 // besideWrite is one that is under way.
 type besideWrite struct {
@@ -36,6 +43,7 @@ type besideWrite struct {
 	over atomic.Bool     // it has been tried, and what follows stays
 
 	rec             interruption.Record
+	failed          int    // times, with the writes before it; none if it has succeeded
 	resourceVersion string // empty if it has failed
 	outdated        string // the version of the Node that it was made for, if that is not the Node's any more
 }
@@ -51,20 +59,17 @@ func (r *reconciliation) progressBeside(ctx context.Context, next interruption.R
 		r.lookAgain(k.writeAt)
 		return
 	}
-	write := &besideWrite{ctx: ctx, rec: next}
+	write := &besideWrite{ctx: ctx, rec: next, failed: r.known.failedWrites}
 	h, node, before := r.Handler, r.node, r.rec.Phase
-	patch := marks.Progress(node, next, firstConditions(node, next, time.Now())...)
 	going := h.progress.Do(ctx, fair.Task{Tenant: node.Name, Who: node.UID, Run: func() {
-		patched, err := h.opts.Nodes.Patch(ctx, node.Name, patch.Type, patch.Data, metav1.PatchOptions{}, patch.Subresources...)
-		if len(patch.Subresources) > 0 && (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) {
-			patch = marks.Progress(node, next) // no conditions: the Node has changed, or its status is forbidden
-			patched, err = h.opts.Nodes.Patch(ctx, node.Name, patch.Type, patch.Data, metav1.PatchOptions{})
-		}
-		if err == nil {
-			write.resourceVersion = patched.ResourceVersion
-		}
-		if apierrors.IsNotFound(err) || apierrors.IsInvalid(err) { // the Node is gone, or its record has changed
-			write.outdated = node.ResourceVersion
+		until := time.Now().Add(retriedInPlace)
+		err := h.writeBeside(ctx, node, write)
+		for err != nil && write.outdated == "" && time.Now().Add(retryAfter(write.failed)).Before(until) && ctx.Err() == nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(retryAfter(write.failed)):
+				err = h.writeBeside(ctx, node, write)
+			}
 		}
 		write.over.Store(true)
 		switch {
@@ -78,6 +83,25 @@ func (r *reconciliation) progressBeside(ctx context.Context, next interruption.R
 	if going {
 		r.known.beside = write
 	}
+}
+
+// writeBeside makes the write once, and notes in it what has become of it.
+func (h *Handler) writeBeside(ctx context.Context, node *corev1.Node, write *besideWrite) error {
+	patch := marks.Progress(node, write.rec, firstConditions(node, write.rec, time.Now())...)
+	patched, err := h.opts.Nodes.Patch(ctx, node.Name, patch.Type, patch.Data, metav1.PatchOptions{}, patch.Subresources...)
+	if len(patch.Subresources) > 0 && (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) {
+		patch = marks.Progress(node, write.rec) // no conditions: the Node has changed, or its status is forbidden
+		patched, err = h.opts.Nodes.Patch(ctx, node.Name, patch.Type, patch.Data, metav1.PatchOptions{})
+	}
+	switch {
+	case err == nil:
+		write.resourceVersion, write.failed = patched.ResourceVersion, 0
+	case apierrors.IsNotFound(err), apierrors.IsInvalid(err): // the Node is gone, or its record has changed
+		write.outdated = node.ResourceVersion
+	default:
+		write.failed++
+	}
+	return err
 }
 
 // takeIn takes in what has been written beside.
@@ -95,8 +119,8 @@ func (m *memory) takeIn(k *known) {
 		k.failedWrites = 0
 		m.change(func() { k.rec, k.resourceVersion = written.rec, written.resourceVersion })
 	default:
-		k.writeAt = time.Now().Add(min(firstRetry<<min(k.failedWrites, 10), longestRetry))
-		k.failedWrites++
+		k.failedWrites = written.failed
+		k.writeAt = time.Now().Add(retryAfter(k.failedWrites))
 	}
 }
 
