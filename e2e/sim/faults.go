@@ -316,9 +316,14 @@ func (w *World) admit(ctx context.Context, q *memapi.Request) error {
 		takes, fails = slow.Takes, slow.Fails
 	}
 	if takes >= holdsUp || fails {
-		heldUp := func() { w.Do(func() { w.judge.heldUp(q.Key()) }) }
-		heldUp() // the node can be gone before the webhook answers
-		defer heldUp()
+		heldUp := func(more int) {
+			w.Do(func() {
+				w.judge.heldUp(q.Key())
+				w.judge.allHeldUp(more)
+			})
+		}
+		heldUp(1) // the node can be gone before the webhook answers
+		defer heldUp(-1)
 	}
 	if takes == 0 {
 		return nil

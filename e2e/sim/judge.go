@@ -41,6 +41,9 @@ type judge struct {
 	lastReplaced time.Time
 	dropped      time.Time // when a NodeClaim was last removed
 
+	waiting int       // evictions that wait for a webhook
+	crowded time.Time // when many last did
+
 	led      string    // the process that has the lease
 	ledSince time.Time // and since when
 }

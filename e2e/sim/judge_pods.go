@@ -60,6 +60,17 @@ func (j *judge) heldUp(pod string) {
 	}
 }
 
+// allHeldUp: so many more evictions wait for a webhook. With half as many as can be under way, others might find no
+// place, in their namespace or at all.
+func (j *judge) allHeldUp(more int) {
+	if j.waiting >= manyWait || j.waiting+more >= manyWait {
+		j.crowded = time.Now()
+	}
+	j.waiting += more
+}
+
+const manyWait = 16
+
 // deletesBlocked reports whether the pod is to be deleted if its eviction is refused to the end.
 func (j *judge) deletesBlocked(pod *corev1.Pod) bool {
 	policy := pod.Annotations["spot-handler/blocked-pods"]

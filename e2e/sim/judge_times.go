@@ -88,7 +88,8 @@ func (j *judge) judgeUntil(life *podLife, recorded, deadline time.Time) {
 	latest := latestFor(pod, deadline)
 	able := interruption.Later(recorded, life.bound)
 	from, to := able.Sub(w.began), latest.Sub(w.began)
-	held := latest.Sub(interruption.Later(life.refused, j.closedUntil(pod))) < recovery || w.admitsNothing(from, to)
+	held := latest.Sub(interruption.Later(interruption.Later(life.refused, j.crowded), j.closedUntil(pod))) < recovery ||
+		w.admitsNothing(from, to)
 	switch {
 	case seemsPutHere(pod, recorded, deadline):
 		return
