@@ -36,7 +36,8 @@ type judge struct {
 	// terminated are the instances that we have asked EC2 to end.
 	terminated map[string]bool
 
-	replaced map[string][]string // the NodeClaims that were made for an instance, by its id
+	stoodIn  map[string]time.Time // when a NodeClaim was last said to stand in for none any more
+	replaced map[string][]string  // the NodeClaims that were made for an instance, by its id
 	// lastReplaced is when the last of these was made.
 	lastReplaced time.Time
 	dropped      time.Time // when a NodeClaim was last removed
@@ -61,6 +62,7 @@ func newJudge(w *World) *judge {
 		placeholders: map[string]bool{},
 		terminated:   map[string]bool{},
 		replaced:     map[string][]string{},
+		stoodIn:      map[string]time.Time{},
 	}
 }
 

@@ -25,6 +25,9 @@ func (j *judge) claimChanged(c memapi.Change, ours bool) {
 		return
 	}
 	if before != nil {
+		if before.GetAnnotations()[karpenter.StandsInAnnotation] != "" && after.GetAnnotations()[karpenter.StandsInAnnotation] == "" {
+			j.stoodIn[c.Key] = time.Now()
+		}
 		return
 	}
 	replaces := after.GetLabels()[karpenter.ReplacesLabel]

@@ -189,14 +189,15 @@ func (j *judge) nodeChanged(c memapi.Change, ours bool) {
 	}
 }
 
-// standsIn reports whether the node is the on-demand replacement of a spot node, held for its way back.
+// standsIn reports whether the node is the on-demand replacement of a spot node, held for its way back, or was so
+// until a moment ago: that might not have been seen.
 func (j *judge) standsIn(node string) bool {
 	i := j.w.instanceOf(node)
 	if i == nil {
 		return false
 	}
 	claim := memapi.Get[custom](j.w.Server, memapi.NodeClaims, i.claim)
-	return claim != nil && claim.GetAnnotations()[karpenter.StandsInAnnotation] != ""
+	return claim != nil && (claim.GetAnnotations()[karpenter.StandsInAnnotation] != "" || j.unseen(j.stoodIn[i.claim]))
 }
 
 // judgeReadyFirst: a node that nobody takes serves until the new one is there that its pods go to, unless it is empty.
