@@ -62,8 +62,9 @@ func (j *judge) judgeDetach(by, id string, form url.Values) {
 		return // a moment ago, or another process has just written something else
 	}
 	rec, has := recordOf(node)
-	if has && time.Since(j.nodes[i.node].recorded[rec.Kind]) < justRecorded {
-		return // the record changed while the request was in flight, as when EC2 ends a rehearsal
+	fate := j.nodes[i.node]
+	if has && time.Since(fate.recorded[rec.Kind]) < justRecorded || !has && time.Since(fate.restored) < justRecorded {
+		return // the record changed while the request was in flight, as when EC2 ends a rehearsal or an operator cancels
 	}
 	if !has || rec.Replacement == nil || rec.Replacement.Name == "" {
 		j.breaks(recordsTrue, "%s detaches %s, and its record is %s", by, i.node, summary(rec, has))

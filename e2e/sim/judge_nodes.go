@@ -301,7 +301,11 @@ func (j *judge) stands(node *corev1.Node, rec interruption.Record) bool {
 	// An instance that has left its group doesn't go back, and its last pods may stay, unless its drain still waits
 	// for what the group launches. Where all of them stay, nobody waits for that until EC2 gives notice.
 	if a := rec.Replacement; a != nil && a.Backend == provisioner.ASG && a.Name != "" && slices.ContainsFunc(j.w.podsOn(node.Name), hasToMove) {
-		leaves := func(pod *corev1.Pod) bool { return hasToMove(pod) && pod.Annotations[doNotDisrupt] == "" }
+		leaves := func(pod *corev1.Pod) bool {
+			of := j.w.workloadOf(pod)
+			blocked := j.closedUntil(pod).Equal(time.Now()) && (of == nil || !j.surges(of))
+			return hasToMove(pod) && pod.Annotations[doNotDisrupt] == "" && !blocked
+		}
 		return a.State != provisioner.StateLaunched || rec.Phase.Over() ||
 			rec.Phase == interruption.Waiting && !slices.ContainsFunc(j.w.podsOn(node.Name), leaves)
 	}
