@@ -38,13 +38,14 @@ func (j *judge) judgeSurge(life *podLife, rec interruption.Record) {
 		}
 	}
 	since := first.Add(j.w.Ahead).Truncate(time.Second)
+	unseen := max(recovery, j.onTheWay())
 	for _, other := range j.pods {
 		switch {
 		case j.w.workloadOf(other.pod) != of || other.pod.CreationTimestamp.Time.Before(since):
 		case other.gone.IsZero() && other.pod.DeletionTimestamp == nil && memapi.Ready(other.pod):
 			return
-		case !other.gone.IsZero() && time.Since(other.gone) < recovery || !other.asked.IsZero() && time.Since(other.asked) < recovery:
-			return // it might not have been seen
+		case !other.gone.IsZero() && time.Since(other.gone) < unseen || !other.asked.IsZero() && time.Since(other.asked) < unseen:
+			return // that might not have been seen, or the eviction was on its way
 		}
 	}
 	j.breaks(homeFirst, "pod %s was ended %s, and no pod of its Deployment is Ready that has come since one was surged", memapi.Key(pod), how)
