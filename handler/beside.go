@@ -28,13 +28,13 @@ const (
 	// time, up to longestRetry.
 	firstRetry   = 50 * time.Millisecond
 	longestRetry = 5 * time.Second
-	// For so long a write keeps its place to be made again. From then on it waits for the node's next
-	// reconciliation, which can take seconds: should another process take over meanwhile, it requests again what the
-	// record doesn't name.
+	// For this long a failed write keeps its place and is retried there. After that it waits for the node's next
+	// reconciliation, which can take seconds. If another process takes over meanwhile, that process requests again
+	// whatever the record doesn't name.
 	retriedInPlace = 200 * time.Millisecond
 )
 
-// retryAfter is how long after so many failed writes a record is written again.
+// retryAfter is how long after so many failures in a row a record is written again.
 func retryAfter(failed int) time.Duration { return min(firstRetry<<min(failed-1, 10), longestRetry) }
 
 // besideWrite is one that is under way.
@@ -43,7 +43,7 @@ type besideWrite struct {
 	over atomic.Bool     // it has been tried, and what follows stays
 
 	rec             interruption.Record
-	failed          int    // times, with the writes before it; none if it has succeeded
+	failed          int    // attempts in a row, with those of earlier writes; 0 after a success
 	resourceVersion string // empty if it has failed
 	outdated        string // the version of the Node that it was made for, if that is not the Node's any more
 }
@@ -85,7 +85,7 @@ func (r *reconciliation) progressBeside(ctx context.Context, next interruption.R
 	}
 }
 
-// writeBeside makes the write once, and notes in it what has become of it.
+// writeBeside makes one attempt, and stores its outcome in write.
 func (h *Handler) writeBeside(ctx context.Context, node *corev1.Node, write *besideWrite) error {
 	patch := marks.Progress(node, write.rec, firstConditions(node, write.rec, time.Now())...)
 	patched, err := h.opts.Nodes.Patch(ctx, node.Name, patch.Type, patch.Data, metav1.PatchOptions{}, patch.Subresources...)

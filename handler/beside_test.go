@@ -195,7 +195,7 @@ func TestFailedWriteOfTheRecord(t *testing.T) {
 		go func() { defer close(done); _ = h.Run(ctx) }()
 		time.Sleep(10 * time.Second)
 		logged := strings.Count(log.String(), "write record")
-		if logged != 6 { // those at 0, 0.05 and 0.15 s as one, and those at 0.35, 0.75, 1.55, 3.15 and 6.35 s
+		if logged != 6 { // once for 0, 0.05 and 0.15 s together, and once each at 0.35, 0.75, 1.55, 3.15 and 6.35 s
 			t.Errorf("failed writes were logged %d times in 10 s, want 6: %s", logged, &log)
 		}
 		if want := append([]string{""}, slices.Repeat([]string{"x"}, len(asked)-1)...); !slices.Equal(asked, want) {
@@ -209,7 +209,7 @@ func TestFailedWriteOfTheRecord(t *testing.T) {
 	})
 }
 
-// A write that has failed is made again without waiting for what else is asked about the node.
+// A failed write is retried without waiting for the provisioner to answer.
 func TestFailedWriteWaitsForNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeNodes(testNode())

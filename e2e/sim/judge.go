@@ -36,14 +36,14 @@ type judge struct {
 	// terminated are the instances that we have asked EC2 to end.
 	terminated map[string]bool
 
-	stoodIn  map[string]time.Time // when a NodeClaim was last said to stand in for none any more
+	stoodIn  map[string]time.Time // when each NodeClaim lost its stands-in annotation
 	replaced map[string][]string  // the NodeClaims that were made for an instance, by its id
 	// lastReplaced is when the last of these was made.
 	lastReplaced time.Time
 	dropped      time.Time // when a NodeClaim was last removed
 
-	waiting int       // evictions that wait for a webhook
-	crowded time.Time // when many last did
+	waiting int       // evictions that are waiting for a webhook
+	crowded time.Time // when manyWait or more last were
 
 	led      string    // the process that has the lease
 	ledSince time.Time // and since when

@@ -64,7 +64,7 @@ func (j *judge) judgeDetach(by, id string, form url.Values) {
 	rec, has := recordOf(node)
 	fate := j.nodes[i.node]
 	if has && time.Since(fate.recorded[rec.Kind]) < justRecorded || !has && time.Since(fate.restored) < justRecorded {
-		return // the record changed while the request was in flight, as when EC2 ends a rehearsal or an operator cancels
+		return // the record changed with the request in flight: EC2 ended a rehearsal, say, or an operator cancelled it
 	}
 	if !has || rec.Replacement == nil || rec.Replacement.Name == "" {
 		j.breaks(recordsTrue, "%s detaches %s, and its record is %s", by, i.node, summary(rec, has))

@@ -189,8 +189,8 @@ func (j *judge) nodeChanged(c memapi.Change, ours bool) {
 	}
 }
 
-// standsIn reports whether the node is the on-demand replacement of a spot node, held for its way back, or was so
-// until a moment ago: that might not have been seen.
+// standsIn reports whether the node is the on-demand replacement of a spot node, held for its way back, or was
+// until a moment ago: the process may not have seen the change yet.
 func (j *judge) standsIn(node string) bool {
 	i := j.w.instanceOf(node)
 	if i == nil {

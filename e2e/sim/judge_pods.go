@@ -60,8 +60,7 @@ func (j *judge) heldUp(pod string) {
 	}
 }
 
-// allHeldUp: so many more evictions wait for a webhook. With half as many as can be under way, others might find no
-// place, in their namespace or at all.
+// allHeldUp changes the number of evictions that wait for a webhook. Once manyWait are waiting, others may find no place.
 func (j *judge) allHeldUp(more int) {
 	if j.waiting >= manyWait || j.waiting+more >= manyWait {
 		j.crowded = time.Now()
@@ -69,6 +68,7 @@ func (j *judge) allHeldUp(more int) {
 	j.waiting += more
 }
 
+// manyWait is about half of the evictions that can be under way at once.
 const manyWait = 16
 
 // deletesBlocked reports whether the pod is to be deleted if its eviction is refused to the end.
