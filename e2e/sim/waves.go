@@ -53,6 +53,9 @@ func (j *judge) wavesFit(pod *corev1.Pod, able, latest time.Time) bool {
 		case j.noticed(life.pod.Spec.NodeName):
 			fate := j.nodes[life.pod.Spec.NodeName]
 			at := fate.recorded[interruption.SpotInterruption]
+			if i := j.w.instanceOf(life.pod.Spec.NodeName); i == nil || !i.taken.IsZero() && i.taken.Before(latest) {
+				return false // on a machine that is gone, its pod keeps its name and its volume for half a minute
+			}
 			if at.IsZero() || at.Sub(able).Abs() > 5*time.Second || fate.loss.Lead == 0 || !fate.canceled.IsZero() {
 				return false
 			}
