@@ -240,6 +240,7 @@ func TestNodeGoesWhileItsHooksAreCompleted(t *testing.T) {
 		var calls atomic.Int64
 		hooks.CompleteFunc = func() error {
 			if calls.Add(1) == 1 {
+				time.Sleep(time.Second) // until both notices are accepted
 				f.remove("node-a")
 				return nil
 			}
