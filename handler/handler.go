@@ -114,9 +114,8 @@ type Handler struct {
 	running   atomic.Bool  // nodes are reconciled
 	began     time.Time    // when Run was called
 
-	asideMu      sync.Mutex
-	aside        map[string]time.Time // nodes that wait until a burst is over, and when they no longer do
-	asideChecked bool                 // a timer is under way that looks after them
+	asideMu sync.Mutex
+	aside   []string // nodes that wait until a burst is over
 
 	memory     memory
 	conditions conditions
@@ -132,7 +131,6 @@ func New(opts Options) *Handler {
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, longestRetry)),
 		writing:    semaphore.NewWeighted(acceptsAtOnce),
-		aside:      map[string]time.Time{},
 		memory:     memory{byNode: map[string]*known{}},
 		progress:   fair.NewLane(progressPlaces, progressWaiting),
 		conditions: conditions{lane: fair.NewLane(conditionPlaces, conditionsWaiting)},

@@ -1,8 +1,6 @@
 package handler
 
 import (
-	"cmp"
-	"slices"
 	"time"
 
 	"spot-handler/handler/interruption"
@@ -23,7 +21,7 @@ const (
 	// may hang.
 	burst = 8
 
-	// yieldCheck is how often the nodes that wait are looked after while the burst goes on.
+	// yieldCheck is when a node that waits is checked again if the burst goes on.
 	yieldCheck = 2 * time.Second
 )
 
@@ -36,17 +34,15 @@ func (h *Handler) yields(name string) bool {
 	if h.accepting.Load() < burst {
 		return false
 	}
-	until := h.yieldsUntil(name, k.firstDue)
-	left := time.Until(until)
+	left := time.Until(h.yieldsUntil(name, k.firstDue))
 	if left <= 0 {
 		return false
 	}
 	h.asideMu.Lock()
-	h.aside[name] = until
-	if !h.asideChecked {
-		h.asideChecked = true
-		time.AfterFunc(min(left, yieldCheck), h.checkAside)
+	if len(h.aside) == 0 {
+		time.AfterFunc(min(left, yieldCheck), h.resume)
 	}
+	h.aside = append(h.aside, name)
 	h.asideMu.Unlock()
 	if h.accepting.Load() < burst { // by now
 		h.resume()
@@ -67,42 +63,13 @@ func (h *Handler) yieldsUntil(name string, firstDue time.Time) time.Time {
 	return until
 }
 
-// checkAside enqueues the nodes that have waited long enough, and the others too once the burst is over.
-func (h *Handler) checkAside() {
-	h.asideMu.Lock()
-	defer h.asideMu.Unlock()
-	now := time.Now()
-	then, next := now, now.Add(yieldCheck)
-	if h.accepting.Load() < burst {
-		then = now.Add(yieldFor)
-	}
-	h.resumeLocked(then)
-	for _, until := range h.aside {
-		next = interruption.Earlier(next, until)
-	}
-	if h.asideChecked = len(h.aside) > 0; h.asideChecked {
-		time.AfterFunc(next.Sub(now), h.checkAside)
-	}
-}
-
-// resume enqueues all nodes that were put aside.
+// resume enqueues the nodes that were put aside.
 func (h *Handler) resume() {
 	h.asideMu.Lock()
-	defer h.asideMu.Unlock()
-	h.resumeLocked(time.Now().Add(yieldFor))
-}
-
-// resumeLocked enqueues those that can wait until then at most, in the order in which their time comes.
-func (h *Handler) resumeLocked(then time.Time) {
-	var names []string
-	for name, until := range h.aside {
-		if !until.After(then) {
-			names = append(names, name)
-		}
-	}
-	slices.SortFunc(names, func(a, b string) int { return cmp.Or(h.aside[a].Compare(h.aside[b]), cmp.Compare(a, b)) })
+	names := h.aside
+	h.aside = nil
+	h.asideMu.Unlock()
 	for _, name := range names {
-		delete(h.aside, name)
 		h.queue.Add(name)
 	}
 }
