@@ -189,8 +189,8 @@ func (j *judge) nodeChanged(c memapi.Change, ours bool) {
 	}
 }
 
-// standsIn reports whether the node is the on-demand replacement of a spot node, held for its way back, or was
-// until a moment ago: the process may not have seen the change yet.
+// standsIn reports whether the node is the on-demand replacement of a spot node, held for its way back. One that has
+// ceased to be it a moment ago still counts, as the leader's watch can be behind.
 func (j *judge) standsIn(node string) bool {
 	i := j.w.instanceOf(node)
 	if i == nil {

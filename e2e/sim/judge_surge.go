@@ -45,7 +45,7 @@ func (j *judge) judgeSurge(life *podLife, rec interruption.Record) {
 		case other.gone.IsZero() && other.pod.DeletionTimestamp == nil && memapi.Ready(other.pod):
 			return
 		case !other.gone.IsZero() && time.Since(other.gone) < unseen || !other.asked.IsZero() && time.Since(other.asked) < unseen:
-			return // the process may not have seen it yet, or the eviction was in flight
+			return // the leader's watch was behind, or its eviction was already in flight
 		}
 	}
 	j.breaks(homeFirst, "pod %s was ended %s, and no pod of its Deployment is Ready that has come since one was surged", memapi.Key(pod), how)
