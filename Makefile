@@ -184,7 +184,7 @@ accuracy:
 
 bench:
 	@go run ./e2e/tool -build controlplane
-	go test -timeout 90m -run '^$$' -bench . -benchtime 1x ./e2e/bench
+	go test -timeout 3h -run '^$$' -bench . -benchtime 1x ./e2e/bench
 	go -C e2e/plots run .
 
 # Of several platforms, as in PLATFORM=linux/amd64,linux/arm64, buildah makes a list only

@@ -114,11 +114,3 @@ func (f *field) waitRemembered(ctx context.Context, want bool) error {
 		}
 	}
 }
-
-// figures are those of all rounds.
-func figures(all []burst, of func(burst) float64) (values []float64) {
-	for _, r := range all {
-		values = append(values, of(r))
-	}
-	return values
-}

@@ -65,15 +65,14 @@ type burst struct {
 
 func measureBurst(b *testing.B, n int) {
 	f := newField(b, n)
-	rounds, storm := rounds, n == manyNodes
-	if n == usualBurst {
-		rounds = 7 // single rounds differ by a third
+	rounds := noisyRounds
+	if n == manyNodes {
+		rounds = 5 // which take 20 minutes
 	}
-	if storm { // takes minutes
-		rounds = 1
-	} else {
-		f.rawRound("warm-up", sameConcurrency) // the first requests of a new API server are slow, whoever makes them
-	}
+	// The first requests of a new API server are slow, whoever makes them.
+	warm := *f
+	warm.n = min(n, usualBurst)
+	warm.rawRound("warm-up", sameConcurrency)
 
 	var all []burst
 	for i := range rounds {

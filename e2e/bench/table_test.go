@@ -161,3 +161,11 @@ func quantile(values []float64, q float64) float64 {
 	}
 	return sorted[min(i, len(sorted)-1)]
 }
+
+// figures returns the same figure from each round.
+func figures[T any](rounds []T, of func(T) float64) (values []float64) {
+	for _, r := range rounds {
+		values = append(values, of(r))
+	}
+	return values
+}
