@@ -69,7 +69,7 @@ func measureBurst(b *testing.B, n int) {
 	if n == manyNodes {
 		rounds = 5 // which take 20 minutes
 	}
-	// The first requests of a new API server are slow, whoever makes them.
+	// The first requests to a new API server are slow, no matter who sends them.
 	warm := *f
 	warm.n = min(n, usualBurst)
 	warm.rawRound("warm-up", sameConcurrency)

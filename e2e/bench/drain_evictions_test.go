@@ -79,7 +79,7 @@ func measureEvictions(b *testing.B, budgets int) {
 	must(b, err)
 	f := &exodus{B: b, cluster: cluster, client: client, budgets: budgets}
 	raw := exit{"raw", rawAgent, f.raw}
-	f.round("warm-up", warmUpNodes, raw) // the first requests of a new API server are slow, whoever makes them
+	f.round("warm-up", warmUpNodes, raw) // the first requests to a new API server are slow, no matter who sends them
 
 	raws := []departure{f.round("raw-0", evictedNodes, raw)}
 	var ours []departure
