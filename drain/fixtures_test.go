@@ -67,11 +67,7 @@ func of(app string) func(*corev1.Pod) {
 
 // isSurgedPod is what the API server makes of a surge.
 func isSurgedPod(p *corev1.Pod) {
-	surged, err := plan.AsSurged(p, time.Time{})
-	if err != nil {
-		panic(err)
-	}
-	*p = *surged
+	*p = *plan.AsSurged(p, time.Time{})
 }
 
 func readyAfter(d time.Duration) func(*corev1.Pod) {

@@ -34,9 +34,9 @@ func (d *Drainer) request(ctx context.Context, r plan.Request) (did plan.Action,
 	}
 	switch r.Action {
 	case plan.SurgeNow:
-		return plan.SurgeNow, PatchSurge(ctx, d.opts.Pods, r.Pod, time.Now())
+		return plan.SurgeNow, Relabel(ctx, d.opts.Pods, r.Becomes)
 	case plan.Return:
-		return d.putBack(ctx, r.Decision)
+		return d.putBack(ctx, r.Decision, r.Becomes)
 	case plan.Force: // its disruption budget still refuses it
 		const message = "spot-handler: its node is about to end, and its PDB refuses the eviction"
 		return plan.Force, d.deletePod(ctx, r.Decision, ReasonForced, message)
@@ -73,29 +73,19 @@ func PostEviction(ctx context.Context, client rest.Interface, d plan.Decision) e
 		MaxRetries(0).Body(eviction).Do(ctx).Error()
 }
 
-// PatchSurge has the pod's ReplicaSet let it go, with one patch.
-func PatchSurge(ctx context.Context, client rest.Interface, pod *corev1.Pod, now time.Time) error {
-	surged, err := plan.AsSurged(pod, now)
-	if err != nil {
-		return err
-	}
-	return relabel(ctx, client, surged)
-}
-
 // putBack undoes a surge: it restores the pod's labels, so its ReplicaSet takes it back and
 // drops the replacement pod, or the pod itself if there are too many. If the ReplicaSet goes, the pod
 // would run on without an owner: it is ended, as the ReplicaSet's own pods are.
-func (d *Drainer) putBack(ctx context.Context, decision plan.Decision) (did plan.Action, err error) {
-	pod, returned := decision.Pod, plan.AsReturned(decision.Pod)
+func (d *Drainer) putBack(ctx context.Context, decision plan.Decision, returned *corev1.Pod) (did plan.Action, err error) {
 	stays, err := d.replicaSetStays(ctx, returned)
 	switch {
 	case err != nil:
 		return plan.Return, err
 	case stays:
-		return plan.Return, relabel(ctx, d.opts.Pods, returned)
+		return plan.Return, Relabel(ctx, d.opts.Pods, returned)
 	}
 	if err := d.remove(ctx, decision); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return plan.Return, fmt.Errorf("end pod %s/%s, whose ReplicaSet goes: %w", pod.Namespace, pod.Name, err)
+		return plan.Return, fmt.Errorf("end pod %s/%s, whose ReplicaSet goes: %w", returned.Namespace, returned.Name, err)
 	}
 	return plan.End, nil
 }
@@ -141,10 +131,11 @@ func (d *Drainer) replicaSetStays(ctx context.Context, pod *corev1.Pod) (bool, e
 	return !slices.Contains(deployment.GetFinalizers(), metav1.FinalizerDeleteDependents), nil
 }
 
-// relabel gives the pod with that UID the labels and the annotation of its surge, or takes them away. The
+// Relabel gives the pod with that UID the labels and the annotation of its surge, or takes them away, so its
+// ReplicaSet lets it go or takes it back. The
 // UID in the patch is a precondition, as it cannot be changed: for another pod the API server calls the
 // change invalid. A pod that is gone needs no labels.
-func relabel(ctx context.Context, client rest.Interface, to *corev1.Pod) error {
+func Relabel(ctx context.Context, client rest.Interface, to *corev1.Pod) error {
 	changes := func(to map[string]string, keys ...string) map[string]any {
 		patch := map[string]any{}
 		for _, key := range keys {

@@ -75,7 +75,7 @@ func (d *Drainer) putBackAll(ctx context.Context, node, version string, filter f
 	var errs []error
 	for i := range list.Items {
 		if pod := &list.Items[i]; pod.DeletionTimestamp == nil && filter(pod) {
-			_, err := d.putBack(ctx, plan.Decision{Pod: pod})
+			_, err := d.putBack(ctx, plan.Decision{Pod: pod}, plan.AsReturned(pod))
 			errs = append(errs, err)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
@@ -18,6 +19,8 @@ type Request struct {
 	Granted bool
 	// Within is how long the reply is waited for.
 	Within time.Duration
+	// Becomes is the pod once its surge has begun or is undone; nil for any other action.
+	Becomes *corev1.Pod
 
 	of    *tracked
 	seat  *seat
@@ -350,8 +353,13 @@ func (f *Fleet) begin(t *tracked, d Decision) {
 		of:       t,
 		began:    f.now,
 	}
-	if d.Action == Evict {
+	switch d.Action {
+	case Evict:
 		r.Granted = granted(t.pod, f.budgetsOf(t.pod), f.now)
+	case SurgeNow:
+		r.Becomes = AsSurged(d.Pod, f.now)
+	case Return:
+		r.Becomes = AsReturned(d.Pod)
 	}
 	var awake time.Duration
 	if g := t.group; g.key.wait == theirBudget {

@@ -301,13 +301,8 @@ func (s *scene) request(r Request) {
 			reply(takes/2, Refused, "labels are fixed")
 			return
 		case r.Action == SurgeNow:
-			surged, err := AsSurged(p.Pod, s.now)
-			if err != nil {
-				reply(takes/2, Refused, err.Error())
-				return
-			}
 			was := p.Pod
-			p.Pod = surged
+			p.Pod = AsSurged(p.Pod, s.now)
 			s.changed(was, p, false)
 			s.replace(p.app)
 			s.recount(p.app)

@@ -283,17 +283,17 @@ func labelsOnceSurged(pod labels.Set) labels.Set {
 }
 
 // AsSurged is the pod once its surge has begun: without an owner, and out of its ReplicaSet's sight.
-func AsSurged(pod *corev1.Pod, now time.Time) (*corev1.Pod, error) {
+func AsSurged(pod *corev1.Pod, now time.Time) *corev1.Pod {
 	owner := metav1.GetControllerOf(pod)
-	if owner == nil {
-		return nil, fmt.Errorf("surge pod %s/%s: it has no controller", pod.Namespace, pod.Name)
+	if owner == nil { // only pods of a ReplicaSet are surged
+		owner = &metav1.OwnerReference{}
 	}
 	note, _ := json.Marshal(surgeNote{ReplicaSet: owner.Name, UID: owner.UID, At: now.UTC().Truncate(time.Second)}) // texts and our own time
 	c := *pod
 	c.Labels, c.OwnerReferences = labelsOnceSurged(pod.Labels), nil
 	c.Annotations = maps.Clone(pod.Annotations)
 	metav1.SetMetaDataAnnotation(&c.ObjectMeta, SurgedAnnotation, string(note))
-	return &c, nil
+	return &c
 }
 
 // AsReturned is a surged pod once its surge is undone, and its ReplicaSet has taken it back.

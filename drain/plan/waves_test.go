@@ -87,11 +87,7 @@ func TestTurnsUnderWay(t *testing.T) {
 func TestTurnsInUse(t *testing.T) {
 	surged := func(ago time.Duration) *corev1.Pod {
 		p := webPod("surged", readyAfter(20*time.Second))
-		p, err := AsSurged(p, now.Add(-ago))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p
+		return AsSurged(p, now.Add(-ago))
 	}
 	for name, tt := range map[string]struct {
 		surged      time.Duration // how long ago

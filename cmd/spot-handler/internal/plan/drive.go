@@ -204,9 +204,7 @@ func (w *world) request(l *lostNode, p *pod, d plan.Decision) plan.Reply {
 	}
 	switch d.Action {
 	case plan.SurgeNow:
-		if err := w.surge(p); err != nil {
-			return plan.Reply{Outcome: plan.Refused, Status: http.StatusForbidden, Reason: err.Error()}
-		}
+		w.surge(p)
 		return accepted
 	case plan.Return:
 		w.putBack(p, d)
@@ -247,17 +245,13 @@ func (w *world) refuse(l *lostNode, p *pod, why string, by *budget) plan.Reply {
 }
 
 // surge has the pod's ReplicaSet let it go.
-func (w *world) surge(p *pod) error {
-	next, err := plan.AsSurged(p.Pod, w.now)
-	if err != nil {
-		return err
-	}
+func (w *world) surge(p *pod) {
+	next := plan.AsSurged(p.Pod, w.now)
 	from := p.controller
 	p.fate.Surge = true
 	p.controller = nil
 	w.show(p, next)
 	w.control(from)
-	return nil
 }
 
 // putBack undoes a surge.

@@ -258,11 +258,7 @@ func TestUnderway(t *testing.T) {
 		}
 		for i, p := range s.Pods {
 			if strings.HasPrefix(p.Spec.NodeName, "draining") {
-				surged, err := plan.AsSurged(p, at.Add(-10*time.Second))
-				if err != nil {
-					t.Fatal(err)
-				}
-				s.Pods[i] = surged
+				s.Pods[i] = plan.AsSurged(p, at.Add(-10*time.Second))
 				s.pods("ReplicaSet", "web", "", 1, func(p *corev1.Pod) { p.Status.Conditions, p.Status.Phase = nil, corev1.PodPending }) // on its way
 			}
 		}

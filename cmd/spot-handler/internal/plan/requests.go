@@ -157,7 +157,7 @@ func (q *Requests) drain(ctx context.Context, client rest.Interface, decisions [
 		}
 		what := "pods/" + d.Pod.Namespace + "/" + d.Pod.Name
 		if d.Surge && !plan.IsSurged(d.Pod) {
-			g.Go(func() error { return q.note("surge", what, drain.PatchSurge(ctx, client, d.Pod, now)) })
+			g.Go(func() error { return q.note("surge", what, drain.Relabel(ctx, client, plan.AsSurged(d.Pod, now))) })
 		}
 		g.Go(func() error { return q.note("evict", what, drain.PostEviction(ctx, client, d)) })
 	}
