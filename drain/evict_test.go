@@ -161,6 +161,21 @@ func TestDeniedEviction(t *testing.T) {
 	})
 }
 
+// A pod is due once it is to be evicted, and until it has been.
+func TestDue(t *testing.T) {
+	for capacity, want := range map[plan.Capacity]bool{plan.PendingCapacity: false, plan.ReadyCapacity: true} {
+		stage(t, holding, 120*time.Second, capacity, func(f *fakeAPI) {
+			pods("a")(f)
+			f.answer = func(string, string, map[string]any) (int, any) { return http.StatusTooManyRequests, refusal(0) }
+		}, func(s *scene) {
+			s.pass(20 * time.Second)
+			if got := s.now(); got.Due != want || (got.Refusal != "") != want {
+				s.Errorf("%v: due %t, refusal %q; want %t", capacity, got.Due, got.Refusal, want)
+			}
+		})
+	}
+}
+
 // That a pod is held back is reported once, whatever other errors come between.
 func TestBlockedIsToldOnce(t *testing.T) {
 	var tries atomic.Int64

@@ -170,7 +170,7 @@ func progressOf(was interruption.Record, next *interruption.Record, in plan.Node
 	note := func(news fact) {
 		worth = true
 		next.Phase = phaseAfter(next.Phase, news)
-		if news == podsWait || news == podsLeave || news == podRefused {
+		if news != replacementReady && news != replacementNamed {
 			next.Pods = &interruption.Pods{
 				Total:   max(status.Total, len(status.Moving), podsOf(*next).Total),
 				Refusal: interruption.Clip(status.Refusal),
@@ -193,6 +193,8 @@ func progressOf(was interruption.Record, next *interruption.Record, in plan.Node
 		note(podsLeave)
 	case status.Refusal != "" && podsOf(*next).Refusal == "":
 		note(podRefused)
+	case status.Refusal == "" && !status.Due && podsOf(*next).Refusal != "":
+		note(refusalOver)
 	case !replacementMoved(recorded, next.Replacement):
 	case in.Capacity == plan.ReadyCapacity:
 		note(replacementReady)
@@ -209,6 +211,7 @@ const (
 	podsWait         fact = iota // pods have to leave, and wait for their replacement
 	podsLeave                    // the first pod leaves, or is about to
 	podRefused                   // the API server has refused an eviction for seconds
+	refusalOver                  // it refuses none any more: those that are left wait for something else
 	replacementReady             // pods follow in a moment, which is not worth a write of its own
 	replacementNamed             // the replacement has a name, another name, or has failed
 )

@@ -313,3 +313,32 @@ func TestCordonOnly(t *testing.T) {
 		})
 	}
 }
+
+// The record names a refusal as long as there is one: not once the refused pod has left, and those that are left
+// aren't due yet. While a pod is due, it can be refused again in a moment, and a leader that is new doesn't know yet.
+func TestRefusalThatIsOver(t *testing.T) {
+	const why = "needs 2 healthy pods"
+	for name, tt := range map[string]struct {
+		was    string
+		status plan.Status
+		want   string
+		worth  bool
+	}{
+		"begins":       {"", plan.Status{Refusal: why, Due: true}, why, true},
+		"goes on":      {why, plan.Status{Refusal: why, Due: true}, why, false},
+		"another":      {why, plan.Status{Refusal: "of another PDB", Due: true}, why, false},
+		"not asked":    {why, plan.Status{Due: true}, why, false},
+		"over":         {why, plan.Status{}, "", true},
+		"no more news": {"", plan.Status{}, "", false},
+	} {
+		was := interruption.Record{Phase: interruption.Draining, Pods: &interruption.Pods{Total: 3, Refusal: tt.was}}
+		next := was
+		worth := progressOf(was, &next, plan.NodeState{}, tt.status)
+		if worth != tt.worth || next.Pods.Refusal != tt.want || next.Phase != interruption.Draining || next.Pods.Total != 3 {
+			t.Errorf("%s: write %t, phase %s, %+v; want %t, %q", name, worth, next.Phase, next.Pods, tt.worth, tt.want)
+		}
+		if was.Pods.Refusal != tt.was {
+			t.Errorf("%s: the record before has changed", name)
+		}
+	}
+}

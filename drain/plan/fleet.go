@@ -147,6 +147,8 @@ type Status struct {
 	Begun bool
 	// Moved: every pod that had to leave has left, and none stays.
 	Moved bool
+	// Due: some pod is to be evicted, or deleted, as soon as it can be, or again.
+	Due bool
 	// Refusal is why a pod has been held back for seconds, in the API server's words.
 	Refusal string
 	// Volumes is how many are still attached for pods that have left.

@@ -253,6 +253,7 @@ func (f *Fleet) track(n *node) {
 			status.Refusal = t.refusal
 		}
 		f.decided(t, d)
+		status.Due = status.Due || t.stays() && (d.Action == Evict || d.Action == Force)
 	}
 	for uid, t := range n.tracked {
 		if t.gone = !present[uid]; !t.gone {
