@@ -37,6 +37,7 @@ type known struct {
 	// Of the replacement.
 	replacement *interruption.Replacement // the provisioner's last answer; nil before the first
 	retry       time.Time                 // when to request one again after a refusal, see [reconciliation.pass]
+	retryFor    string                    // the event that this is about
 
 	// Of the drain.
 	begun      bool                 // this process has looked after it

@@ -127,7 +127,7 @@ func (r *reconciliation) standInLine(ctx context.Context) (done bool, err error)
 		return true, r.secure(ctx)
 	}
 	standing := r.rec
-	if retry := r.known.retry; !retry.IsZero() {
+	if retry := r.known.retry; !retry.IsZero() && r.known.retryFor == r.rec.Event {
 		if time.Now().Before(retry) {
 			r.lookAgain(retry)
 			return true, nil
@@ -301,7 +301,7 @@ func (r *reconciliation) pass(ctx context.Context, answer interruption.Replaceme
 	r.stopDrain(r.node.Name, r.known)
 	r.opts.Turns.Remove(r.node.Name)
 	r.memory.change(func() {
-		r.known.replacement, r.known.retry = &answer, time.Now().Add(rebalanceLook)
+		r.known.replacement, r.known.retry, r.known.retryFor = &answer, time.Now().Add(rebalanceLook), r.rec.Event
 	})
 	r.lookAgain(r.known.retry)
 	if was := r.rec.Replacement; was != nil && *was == answer && r.rec.Begun.IsZero() {

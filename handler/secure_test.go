@@ -100,6 +100,22 @@ func TestNothingIsRequestedForPodsThatStay(t *testing.T) {
 	})
 }
 
+// Another recommendation does not wait because one before it, a rehearsal for example, has come to nothing.
+func TestRecommendationIsNotBoundByTheLastOne(t *testing.T) {
+	recommended(t, func(t *testing.T, s *atRisk) {
+		s.left, s.staying = 0, 2
+		accept(t, s.h, notice(interruption.RebalanceRecommendation, func(n *interruption.Notice) {
+			n.Source, n.EventID = interruption.Rehearsal, "rehearsal-1"
+		}))
+		s.steps(t, 3)
+		wantPhase(t, s.nodes, interruption.Waiting)
+		s.left = 1
+		s.accept(t)
+		s.steps(t, 2)
+		wantPhase(t, s.nodes, interruption.Replacing)
+	})
+}
+
 // A replacement that was requested while pods would have left is the notice's, too: two would be made
 // for one interruption otherwise.
 func TestWhatWasRequestedIsThereForTheNotice(t *testing.T) {
