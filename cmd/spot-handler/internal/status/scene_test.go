@@ -72,3 +72,7 @@ func terminating(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: after
 func surged(p *corev1.Pod) { p.Labels = map[string]string{plan.SurgedLabel: "abc"} }
 
 func daemon(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }
+
+func stays(p *corev1.Pod) {
+	p.Annotations = map[string]string{"karpenter.sh/do-not-disrupt": "true"}
+}

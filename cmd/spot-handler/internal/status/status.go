@@ -128,7 +128,8 @@ type interrupted struct {
 	line *turns.Line // of the nodes that wait for their turn or have it
 
 	here      []*corev1.Pod // those that still have to leave
-	podsKnown bool          // whether here is known
+	staying   int           // how many would have to if the node's end were certain
+	podsKnown bool          // whether these are known
 	counts    Pods
 }
 
@@ -158,7 +159,8 @@ func Of(now time.Time, all []*corev1.Node, pods map[string][]*corev1.Pod) []Inte
 		theirs, read := pods[node.Name]
 		n := interrupted{now: now, node: node, rec: rec, line: line, podsKnown: read}
 		if read {
-			n.here = Leaving(now, rec, theirs)
+			view := viewOf(now, rec, theirs)
+			n.here, n.staying = view.Moving, len(view.Staying)
 		}
 		list = append(list, n.interruption())
 	}
@@ -218,8 +220,12 @@ func (n interrupted) count() (c Pods) {
 // Leaving are those of a node's pods that have to leave it, as the drain judges by the pods alone. Callers
 // ask about many nodes, or about every pod that they observe, and read nothing else that a [plan.Survey] would need.
 func Leaving(now time.Time, rec interruption.Record, pods []*corev1.Pod) []*corev1.Pod {
+	return viewOf(now, rec, pods).Moving
+}
+
+func viewOf(now time.Time, rec interruption.Record, pods []*corev1.Pod) plan.View {
 	in := plan.NodeState{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rec.Deadline}
-	return plan.ViewOf(plan.Plan(now, plan.Situation{NodeState: in, Pods: pods})).Moving
+	return plan.ViewOf(plan.Plan(now, plan.Situation{NodeState: in, Pods: pods}))
 }
 
 // result is what became of the pods, in a clause.
@@ -252,12 +258,13 @@ func (n interrupted) waitsFor() string {
 	case rec.Phase == interruption.Waiting && rec.Returns() && rec.Replacement != nil:
 		return fmt.Sprintf("the spot node %s to be Ready, to which its pods go back", rec.Replacement.Name)
 	case rec.Phase == interruption.Waiting && rec.Kind == interruption.RebalanceRecommendation:
-		begun, ahead := n.line.Ahead(n.node.Name)
-		return fmt.Sprintf("a slot in its pool: %d under way, %d ahead of it", begun, ahead)
+		return n.turn()
 	case rec.Phase == interruption.Waiting:
 		return "its time: --scheduled-lead before its window"
 	case rec.Phase.Over():
 		return n.afterwards()
+	case n.podsKnown && len(n.here) == 0 && n.staying > 0:
+		return n.stays()
 	case n.podsKnown && len(n.here) == 0 && rec.Phase != interruption.Noticed:
 		return "volumes to be detached"
 	case rec.Phase == interruption.Noticed && rec.Replacement == nil:
@@ -265,11 +272,42 @@ func (n interrupted) waitsFor() string {
 	case rec.Phase == interruption.Draining && rec.Pods != nil && rec.Pods.Refusal != "" && (!n.podsKnown || n.counts.Terminating < len(n.here)):
 		return "an eviction that was refused: " + rec.Pods.Refusal
 	case rec.Replacement != nil && provisioner.Pending(rec.Replacement.State):
-		return fmt.Sprintf("its replacement %s to be Ready", rec.Replacement.Name)
+		return replacementOf(*rec.Replacement)
 	case !n.podsKnown:
 		return "its pods to leave"
 	}
 	return n.departures()
+}
+
+// turn is what a recommended node waits for, which is marked once its replacement is Ready.
+func (n interrupted) turn() string {
+	begun, ahead := n.line.Ahead(n.node.Name)
+	switch asked := n.rec.Replacement; {
+	case asked != nil && provisioner.Pending(asked.State):
+		return replacementOf(*asked)
+	case asked != nil && begun+ahead == 0:
+		return "its next turn, as it could not be replaced"
+	case n.rec.TurnTaken():
+		return "its replacement to be requested"
+	}
+	return fmt.Sprintf("a slot in its pool: %d under way, %d ahead of it", begun, ahead)
+}
+
+// replacementOf is that a replacement is waited for.
+func replacementOf(a interruption.Replacement) string {
+	if a.Name == "" {
+		return "its replacement to be Ready"
+	}
+	return fmt.Sprintf("its replacement %s to be Ready", a.Name)
+}
+
+// stays is what a node waits for whose pods a recommendation is no reason to evict.
+func (n interrupted) stays() string {
+	text := "the end of " + console.Count(n.staying, "pod") + " that may stay"
+	if n.rec.Returns() {
+		return text
+	}
+	return text + " until an interruption notice"
 }
 
 // departures is what the pods on the node wait for.

@@ -42,6 +42,11 @@ func fleet() (all []*corev1.Node, pods map[string][]*corev1.Pod) {
 		node("third-in-line", "spot", recommended(-20, func(*interruption.Record) {})),
 		node("second-in-line", "spot", recommended(-40, func(*interruption.Record) {})),
 		node("has-its-turn", "spot", recommended(-10, func(r *interruption.Record) { r.Begun, r.Phase = after(-9), interruption.Replacing })),
+		node("secured", "other", recommended(-9, func(r *interruption.Record) {
+			r.Phase, r.Begun, r.Replacement = interruption.Waiting, after(-8), replacement("Requested", "")
+		})),
+		node("not-replaced", "third", recommended(-8, func(r *interruption.Record) { r.Replacement = replacement("Failed", "no capacity") })),
+		node("may-stay", "other", recommended(-7, as(interruption.Draining, total(3), replacement("Ready", "")))),
 		node("in-days", "batch", func(r *interruption.Record) {
 			r.Kind, r.Action, r.Phase, r.Deadline = interruption.ScheduledEvent, interruption.ActionReboot, interruption.Waiting, after(4*24*3600)
 		}),
@@ -62,6 +67,7 @@ func fleet() (all []*corev1.Node, pods map[string][]*corev1.Pod) {
 		"ending":       {pod(1, terminating), pod(2, daemon)},
 		"refused":      {pod(1, running)},
 		"detaching":    {pod(1, daemon)},
+		"may-stay":     {pod(1, stays), pod(2, stays)},
 	}
 	return all, pods
 }
@@ -111,8 +117,11 @@ unread          spot-interruption         Draining         70 s       ?/5     - 
 in-days         scheduled-event           Waiting          4 d        -       -            -                                   -      its time: --scheduled-lead before its window
 first-in-line   rebalance-recommendation  Waiting          -          -       -            -                                   -      a slot in its pool: 1 under way, 0 ahead of it
 has-its-turn    rebalance-recommendation  Replacing        -          -       -            -                                   -      its pods to leave
+may-stay        rebalance-recommendation  Draining         -          0/3     -            fallback-1 Ready                    -      the end of 2 pods that may stay until an interruption notice
+not-replaced    rebalance-recommendation  Waiting          -          -       -            none: no capacity                   -      its next turn, as it could not be replaced
 other-instance  -                         -                -          -       -            -                                   -      nothing: its record is not acted on: read record: it is about instance "i-0aaaaaaaaaaaaaaaa", and the node is i-0123456789abcdef0
 second-in-line  rebalance-recommendation  Waiting          -          -       -            -                                   -      a slot in its pool: 1 under way, 1 ahead of it
+secured         rebalance-recommendation  Waiting          -          -       -            fallback-1 Requested                -      its replacement fallback-1 to be Ready
 third-in-line   rebalance-recommendation  Waiting          -          -       -            -                                   -      a slot in its pool: 1 under way, 2 ahead of it
 badly           spot-interruption         DeadlineReached  -          0/4     2            -                                   5 s    1 graceful, 1 grace period cut short, 2 not evicted: needs 2 healthy pods; waits for the node to be terminated
 well            spot-interruption         Released         -          0/7     0            -                                   78 s   7 graceful
