@@ -184,13 +184,19 @@ func (p player) play(scene sim.Scene) (broken []string, trace string) {
 		}
 		go world.Run(ctx)
 		p.start(t, world)
+		asking, answered := context.WithCancel(ctx)
+		go asks(asking, world)
+		memory := memoryOf{world: world, began: time.Now()}
 		for began := time.Now(); time.Since(began) < longestRound; {
 			time.Sleep(5 * time.Second)
+			memory.look()
 			if world.Settled() {
 				break
 			}
 		}
+		answered()
 		world.Finish()
+		memory.finish()
 		world.End()
 		time.Sleep(calmsDown)
 		if broken = world.Broken(); len(broken) > 0 {

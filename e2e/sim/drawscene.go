@@ -83,6 +83,9 @@ func (s *Scene) runShort(d Draw) {
 	}
 }
 
+// scheduledLead is how long before its window a scheduled event drains a node.
+const scheduledLead = 2 * time.Minute
+
 func drawFlags(d Draw, groups Groups) []string {
 	flags := []string{
 		"--replacement-ttl=1m",
@@ -90,7 +93,7 @@ func drawFlags(d Draw, groups Groups) []string {
 		"--blocked-pods=" + Pick(d, []string{"leave", "leave", "delete"}, "blocked"),
 		"--rebalance=" + Pick(d, []string{"replace", "replace", "fallback", "cordon", "ignore"}, "rebalance"),
 		"--rebalance-ttl=4m",
-		"--scheduled-lead=2m",
+		"--scheduled-lead=" + scheduledLead.String(),
 		"--calm=" + Pick(d, []string{"0", "1m", "30m"}, "calm"),
 	}
 	if d.Chance(0.2, "needed") {

@@ -13,6 +13,7 @@ import (
 	"spot-handler/e2e/asgemu"
 	"spot-handler/e2e/sim/memapi"
 	"spot-handler/e2e/sqsemu"
+	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner/karpenter"
 	"spot-handler/handler/provisioner/placeholder"
@@ -44,6 +45,9 @@ type judge struct {
 
 	waiting int       // evictions that are waiting for a webhook
 	crowded time.Time // when manyWait or more last were
+
+	asked int // how often the status was asked for
+	heard int // and judged
 
 	led      string    // the process that has the lease
 	ledSince time.Time // and since when
@@ -104,7 +108,7 @@ const (
 	noticeKept  = "no notice is lost"
 	everEnds    = "every interruption ends"
 	budgetsKept = "no budget is overridden"
-	bounded     = "requests are bounded"
+	bounded     = "requests and memory are bounded"
 	oneLeads    = "one process drains at a time"
 	recordsTrue = "what the record says is so"
 	hasRoom     = "every node has the replacement that there is room for"
@@ -113,6 +117,7 @@ const (
 	limitsKept  = "no limit of a pool is exceeded"
 	everyTurn   = "every recommended node has its turn"
 	homeFirst   = "no pod leaves before its new home is there"
+	statusTrue  = "what status says is so"
 )
 
 func (j *judge) changed(c memapi.Change) {
@@ -202,6 +207,25 @@ func (j *judge) settled() bool {
 		}
 	}
 	return len(j.leftPlaceholders()) == 0
+}
+
+// Bound holds an amount to its bound.
+func (w *World) Bound(what string, n, most int) {
+	if n > most {
+		w.Do(func() { w.judge.breaks(bounded, "%d %s, of %d at most", n, what, most) })
+	}
+}
+
+// Standing is how many Nodes have a record.
+func (w *World) Standing() (n int) {
+	w.Do(func() {
+		for _, node := range memapi.List[*corev1.Node](w.Server, memapi.Nodes) {
+			if node.Annotations[interruption.Annotation] != "" {
+				n++
+			}
+		}
+	})
+	return n
 }
 
 // Finish holds what is left to the invariants.

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"spot-handler/handler/interruption"
@@ -159,6 +160,11 @@ type Fault struct {
 }
 
 func (f Fault) to() time.Duration { return f.From + f.For }
+
+// StartsWell reports whether nothing goes wrong within so long.
+func (s Scene) StartsWell(within time.Duration) bool {
+	return s.Rates == (Rates{}) && !slices.ContainsFunc(s.Faults, func(f Fault) bool { return f.From < within })
+}
 
 // excuses reports whether a drain may be late because of the fault. Webhooks, policies and writes of Nodes may
 // hold up what they are about, and nothing else.
