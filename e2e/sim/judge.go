@@ -47,7 +47,6 @@ type judge struct {
 	crowded time.Time // when manyWait or more last were
 
 	asked int // how often the status was asked for
-	heard int // and judged
 
 	led      string    // the process that has the lease
 	ledSince time.Time // and since when

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -88,34 +87,29 @@ func (w *World) Ask(status func(node string) ([]byte, error)) {
 }
 
 func (w *World) askFor(status func(node string) ([]byte, error), node string, judge func([]byte) error) {
-	type moment struct {
-		version int64
-		at      time.Time
-	}
-	now := func() (m moment) {
-		w.Do(func() { m = moment{w.Version(), time.Now()} })
-		return m
-	}
+	var version int64
 	for range asksAgain {
-		before := now()
+		w.Do(func() { version = w.Version() })
+		began, changed := time.Now(), false
 		text, err := status(node)
 		if errors.Is(err, context.Canceled) {
 			return // the round is over
 		}
-		if after := now(); after != before {
-			time.Sleep(time.Millisecond)
-			continue
-		}
 		w.Do(func() {
+			if changed = version != w.Version() || !time.Now().Equal(began); changed {
+				return
+			}
 			if err == nil {
 				err = judge(text)
 			}
 			if err != nil {
 				w.judge.breaks(statusTrue, "status of node %q: %v", node, err)
 			}
-			w.judge.heard++
 		})
-		return
+		if !changed {
+			return
+		}
+		time.Sleep(time.Millisecond)
 	}
 }
 
@@ -204,8 +198,13 @@ func (j *judge) judgeSaid(node *corev1.Node, s said) {
 		}
 		return
 	}
-	if s.Kind != rec.Kind || s.Phase != rec.Phase || s.Over != rec.Phase.Over() || s.Rehearsal != rec.Rehearsed() {
-		wrong("it is said to be %s %s, over %t, rehearsal %t", s.Kind, s.Phase, s.Over, s.Rehearsal)
+	if s.Kind != rec.Kind || s.Phase != rec.Phase || s.Over != rec.Phase.Over() || s.Rehearsal != rec.Rehearsed() ||
+		s.Instance != rec.Instance || !s.Deadline.Equal(rec.Deadline) {
+		wrong("%s is said to be %s %s, over %t, rehearsal %t, with the deadline %s",
+			s.Instance, s.Kind, s.Phase, s.Over, s.Rehearsal, s.Deadline)
+	}
+	if a, b := s.Replacement, rec.Replacement; (a == nil) != (b == nil) || a != nil && (a.Name != b.Name || a.State != b.State) {
+		wrong("its replacement is said to be %+v", a)
 	}
 	if left := s.SecondsLeft; (left != nil) != (!rec.Deadline.IsZero() && !s.Over) {
 		wrong("seconds left are said: %t", left != nil)
@@ -295,103 +294,6 @@ func (j *judge) judgeResult(node *corev1.Node, s said, wrong func(string, ...any
 	if (s.Result == "no pod had to leave") != (p.Total == 0) {
 		wrong("of %d pods the result is said to be %q", p.Total, s.Result)
 	}
-}
-
-// outlived is how long something may be said that was so a moment ago.
-const outlived = 20 * time.Second
-
-// calm reports whether nothing has kept the daemon for a while from seeing what is so and writing it.
-func (j *judge) calm() bool {
-	now := j.w.since()
-	return !j.w.disturbed(now-outlived-recovery, now) && !j.hung() && !j.twoLead() && j.w.Scene.Rates.rare() &&
-		time.Since(j.ledSince) > outlived && j.w.Scene.Webhook == 0
-}
-
-// judgeWait: what a node is said to wait for hasn't come, or came just now.
-func (j *judge) judgeWait(node *corev1.Node, rec interruption.Record, s said, wrong func(string, ...any)) {
-	all, ending, surged, unsure := j.here(node.Name, rec)
-	off := func(said, so int) bool { return j.behind() == 0 && sure(rec) && (said < so || said > so+unsure) }
-	just := time.Now().Add(-outlived)
-	fate := j.life(node.Name)
-	still := len(fate.progress) > 0 && fate.progress[len(fate.progress)-1].Before(just) // nothing has moved
-	var name string
-	var n, m int
-	scans := func(format string, into ...any) bool {
-		_, err := fmt.Sscanf(s.WaitsFor, format, into...)
-		return err == nil
-	}
-	switch {
-	case s.WaitsFor == "volumes to be detached":
-		attached := slices.ContainsFunc(memapi.List[attachment](j.w.Server, memapi.Attachments), func(a attachment) bool {
-			return a.Spec.NodeName == node.Name
-		})
-		if off(0, all) || !attached && still && j.calm() {
-			wrong("it is said to wait for volumes; %d pods are there, any attached: %t", all, attached)
-		}
-	case scans("%d pod to end", &n), scans("%d pods to end", &n):
-		if off(n, ending) {
-			wrong("it is said to wait for %d pods to end, and %d do", n, ending)
-		}
-	case scans("the end of %d", &n):
-		if n > all+unsure && j.behind() == 0 || sure(rec) {
-			wrong("%d pods are said to be allowed to stay, of %d", n, all+unsure)
-		}
-	case scans("replacement pods of %d", &n):
-		if off(n, surged) {
-			wrong("it is said to wait for replacements of %d pods, and %d are surged", n, surged)
-		}
-	case scans("the turn or the eviction deadline of %d", &n):
-		if off(n, all) {
-			wrong("it is said to wait for the turn of %d pods, and %d are there", n, all)
-		}
-	case strings.HasPrefix(s.WaitsFor, "an eviction that was refused: "):
-		refused := slices.ContainsFunc(j.w.podsOn(node.Name), func(pod *corev1.Pod) bool {
-			life := j.pods[pod.UID]
-			return life != nil && !life.refused.IsZero()
-		})
-		if !refused && still && j.calm() {
-			wrong("it is said to wait for an eviction that was refused, and none was")
-		}
-	case scans("its replacement %s to be Ready", &name), scans("the spot node %s to be Ready", &name):
-		if j.calm() && j.readyBy(name, just) {
-			wrong("it is said to wait for %s to be Ready, which it is", name)
-		}
-	case scans("a slot in its pool: %d under way, %d ahead of it", &n, &m):
-		if most := j.inLine(node); n+m > most || n+m == 0 && still && j.calm() {
-			wrong("%d are said to be under way and %d ahead of it, of %d in line", n, m, most)
-		}
-	case s.WaitsFor == "its time: --scheduled-lead before its window":
-		if begins := rec.Deadline.Add(-scheduledLead); j.calm() && begins.Before(just) {
-			wrong("its time is said not to have come, which it did at %.3f", begins.Sub(j.w.began).Seconds())
-		}
-	case s.WaitsFor == "the drain to begin":
-		if still && j.calm() && all > 0 && sure(rec) {
-			wrong("its drain is said not to have begun")
-		}
-	case s.WaitsFor == "its lifecycle hook to be completed":
-		if j.calm() && rec.Ended.Before(just) && j.hookOf(instanceID(node.Name), "") == nil {
-			wrong("it is said to wait for its hook")
-		}
-	case s.WaitsFor == "its replacement to be requested", s.WaitsFor == "its replacement to be Ready":
-		if still && j.calm() {
-			wrong("its replacement has no name yet")
-		}
-	case s.WaitsFor == "its pods to leave":
-		wrong("its pods are said not to be known")
-	}
-}
-
-// inLine is how many nodes of the node's pool are recommended, besides itself.
-func (j *judge) inLine(node *corev1.Node) (n int) {
-	own := j.w.instanceOf(node.Name)
-	for _, other := range memapi.List[*corev1.Node](j.w.Server, memapi.Nodes) {
-		rec, has := recordOf(other)
-		of := j.w.instanceOf(other.Name)
-		if has && other.Name != node.Name && rec.Kind == interruption.RebalanceRecommendation && of != nil && own != nil && of.pool == own.pool {
-			n++
-		}
-	}
-	return n
 }
 
 // judgeStatusOf: what is said of the pods of one node is so.
