@@ -161,7 +161,7 @@ func TestDeniedEviction(t *testing.T) {
 	})
 }
 
-// A pod is due once it is to be evicted, and until it has been.
+// A pod is due from when it is to be evicted until it has been.
 func TestDue(t *testing.T) {
 	for capacity, want := range map[plan.Capacity]bool{plan.PendingCapacity: false, plan.ReadyCapacity: true} {
 		stage(t, holding, 120*time.Second, capacity, func(f *fakeAPI) {

@@ -132,9 +132,8 @@ func (d *Drainer) replicaSetStays(ctx context.Context, pod *corev1.Pod) (bool, e
 }
 
 // Relabel gives the pod with that UID the labels and the annotation of its surge, or takes them away, so its
-// ReplicaSet lets it go or takes it back. The
-// UID in the patch is a precondition, as it cannot be changed: for another pod the API server calls the
-// change invalid. A pod that is gone needs no labels.
+// ReplicaSet lets it go or takes it back. The UID in the patch is a precondition, as it cannot be changed: for another
+// pod the API server calls the change invalid. A pod that is gone needs no labels.
 func Relabel(ctx context.Context, client rest.Interface, to *corev1.Pod) error {
 	changes := func(to map[string]string, keys ...string) map[string]any {
 		patch := map[string]any{}

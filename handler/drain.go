@@ -211,7 +211,7 @@ const (
 	podsWait         fact = iota // pods have to leave, and wait for their replacement
 	podsLeave                    // the first pod leaves, or is about to
 	podRefused                   // the API server has refused an eviction for seconds
-	refusalOver                  // it refuses none any more: those that are left wait for something else
+	refusalOver                  // no eviction is refused any more: the remaining pods wait for something else
 	replacementReady             // pods follow in a moment, which is not worth a write of its own
 	replacementNamed             // the replacement has a name, another name, or has failed
 )

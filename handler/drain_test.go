@@ -314,8 +314,8 @@ func TestCordonOnly(t *testing.T) {
 	}
 }
 
-// The record names a refusal as long as there is one: not once the refused pod has left, and those that are left
-// aren't due yet. While a pod is due, it can be refused again in a moment, and a leader that is new doesn't know yet.
+// The record names a refusal until no pod is due: the refused pod has left, and it isn't yet time for the others. While
+// a pod is due, the refusal stays: the pod can be refused again any moment, and a new leader doesn't know that yet.
 func TestRefusalThatIsOver(t *testing.T) {
 	const why = "needs 2 healthy pods"
 	for name, tt := range map[string]struct {
@@ -338,7 +338,7 @@ func TestRefusalThatIsOver(t *testing.T) {
 			t.Errorf("%s: write %t, phase %s, %+v; want %t, %q", name, worth, next.Phase, next.Pods, tt.worth, tt.want)
 		}
 		if was.Pods.Refusal != tt.was {
-			t.Errorf("%s: the record before has changed", name)
+			t.Errorf("%s: the old record has changed", name)
 		}
 	}
 }

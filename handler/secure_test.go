@@ -100,7 +100,7 @@ func TestNothingIsRequestedForPodsThatStay(t *testing.T) {
 	})
 }
 
-// Another recommendation does not wait because one before it, a rehearsal for example, has come to nothing.
+// A recommendation that came to nothing, a rehearsal for example, doesn't delay the next one.
 func TestRecommendationIsNotBoundByTheLastOne(t *testing.T) {
 	recommended(t, func(t *testing.T, s *atRisk) {
 		s.left, s.staying = 0, 2

@@ -26,7 +26,7 @@ const (
 	endsWithin = time.Minute
 )
 
-// beforeAll is how long nothing happens at the beginning of a round, and both replicas start.
+// beforeAll is the quiet time at the beginning of a round, in which both replicas start.
 const beforeAll = 19 * time.Second
 
 // memoryOf holds the memory of a round to its bounds.
@@ -38,7 +38,7 @@ type memoryOf struct {
 
 // look is called again and again.
 func (m *memoryOf) look() {
-	synctest.Wait() // for those that do something at this moment
+	synctest.Wait() // let goroutines finish that are busy at this moment
 	n := runtime.NumGoroutine()
 	if time.Since(m.began) < beforeAll {
 		m.idle = max(m.idle, n)
@@ -46,7 +46,7 @@ func (m *memoryOf) look() {
 	m.world.Bound("goroutines", n, mostGoroutines)
 	alive := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(alive)
-	m.world.Bound("bytes alive", int(alive[0].Value.Uint64()), mostAlive)
+	m.world.Bound("bytes of live heap", int(alive[0].Value.Uint64()), mostAlive)
 }
 
 // finish is called once all is over, and the replicas still run.
@@ -61,9 +61,9 @@ func (m *memoryOf) finish() {
 			break
 		}
 		if time.Since(began) > endsWithin {
-			m.world.Bound("goroutines, once all is over", n, most)
+			m.world.Bound("goroutines once all is over", n, most)
 			break
 		}
 	}
-	m.world.Bound("bytes alive, once all is over", int(heap()), mostAlive)
+	m.world.Bound("bytes of live heap once all is over", int(heap()), mostAlive)
 }

@@ -12,12 +12,12 @@ import (
 	"spot-handler/e2e/sim"
 )
 
-// asks is an operator who asks for the status again and again while a round is played, and compares it to what is so.
+// asks plays an operator who keeps asking for the status during a round, and checks each answer against the cluster.
 func asks(ctx context.Context, world *sim.World) {
 	operator := simCluster(world.Client("operator"))
 	status := func(node string) ([]byte, error) {
 		var stdout bytes.Buffer
-		var cmd cobra.Command // one with flags would be remembered for their completion, and with it the world
+		var cmd cobra.Command // no flags: cobra keeps them globally for completion, and they would keep the world alive
 		cmd.SetContext(ctx)
 		cmd.SetOut(&stdout)
 		cmd.SetErr(io.Discard)

@@ -184,7 +184,7 @@ func (p player) play(scene sim.Scene) (broken []string, trace string) {
 		}
 		go world.Run(ctx)
 		p.start(t, world)
-		asking, answered := context.WithCancel(ctx)
+		asking, stopAsking := context.WithCancel(ctx)
 		go asks(asking, world)
 		memory := memoryOf{world: world, began: time.Now()}
 		for began := time.Now(); time.Since(began) < longestRound; {
@@ -194,7 +194,7 @@ func (p player) play(scene sim.Scene) (broken []string, trace string) {
 				break
 			}
 		}
-		answered()
+		stopAsking()
 		world.Finish()
 		memory.finish()
 		world.End()

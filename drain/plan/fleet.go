@@ -147,7 +147,7 @@ type Status struct {
 	Begun bool
 	// Moved: every pod that had to leave has left, and none stays.
 	Moved bool
-	// Due: some pod is to be evicted, or deleted, as soon as it can be, or again.
+	// Due: some pod is to be evicted or deleted as soon as it can be, for the first time or again.
 	Due bool
 	// Refusal is why a pod has been held back for seconds, in the API server's words.
 	Refusal string

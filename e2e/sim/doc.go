@@ -27,9 +27,9 @@
 //   - In mode imds only nodes that are lost have a process, which does not drain.
 //   - The only scheduled events are retirements, and reboots that never happen, as EC2 interrupts the instance first.
 //   - Who rehearses an interruption looks at neither a plan nor at findings before, and nobody watches it.
-//   - Who asks for the status reaches the API server whatever fails, and is told only of a moment in which nothing
-//     changes. It is the command's JSON that is held to what is so: the daemon's own pods are not there, so when a pod
-//     leaves at the latest is said by the default settings, and not judged.
+//   - An operator's status command reaches the API server whatever fails. Its answer is judged only if nothing changed
+//     while it was read. Only the JSON is judged, but not by when each pod has to leave: the daemon's own pods don't
+//     exist here, so the command works that out from the default settings.
 //
 // # How it is known to be true
 //
@@ -92,7 +92,7 @@
 // Defects that nobody had put there, by the first seed that showed them, and the tests that hold their
 // fixes. They show with the code of that day only: what a seed draws has changed since.
 //
-//	      5012  TestTable: status said that a recommended node waited for a slot, or for volumes, when it did for neither
+//	      5012  TestTable: status named a slot or volumes as what a recommended node waited for, and it was neither
 //	      5015  TestRefusalThatIsOver: the record named a refusal long after the refused pod had left
 //	    700756  TestSceneLeaseIsLostAgainAndAgain: a drain never ended while leaders changed
 //	    777218  TestNodeThatNobodyEndsGoesBackToService: a drained node that was still in its group never came back
@@ -121,7 +121,7 @@
 //	1900024675  TestFailedWriteWaitsForNoAnswer: placeholders were made again, as no record named them for seconds
 //
 // Many of them were found when invariants were added: that pods wait for their new home, surged ones for the pod in
-// their place, and that what status says is so.
+// their place, and that status tells the truth.
 //
 // After the last of them, 100,560 rounds with 347,000 interrupted nodes, from the seeds 2100000000 and
 // 2200000000, have found no other. Five of them broke, by what the judge expected; none does now.

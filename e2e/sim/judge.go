@@ -208,10 +208,10 @@ func (j *judge) settled() bool {
 	return len(j.leftPlaceholders()) == 0
 }
 
-// Bound holds an amount to its bound.
+// Bound breaks the round if there is more of something than is allowed.
 func (w *World) Bound(what string, n, most int) {
 	if n > most {
-		w.Do(func() { w.judge.breaks(bounded, "%d %s, of %d at most", n, what, most) })
+		w.Do(func() { w.judge.breaks(bounded, "%d %s, at most %d allowed", n, what, most) })
 	}
 }
 

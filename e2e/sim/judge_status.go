@@ -15,7 +15,7 @@ import (
 	"spot-handler/handler/provisioner/karpenter"
 )
 
-// said is what the command status prints of one interruption, as programs read it.
+// said is one interruption as the status command prints it in JSON.
 type said struct {
 	Node        string
 	Instance    string
@@ -35,7 +35,7 @@ type said struct {
 	Result      string
 }
 
-// saidOfAll is what it prints of a cluster, and saidOfOne of a node.
+// saidOfAll is what it prints for a whole cluster, and saidOfOne for one node.
 type (
 	saidOfAll struct {
 		Interruptions []said
@@ -59,7 +59,8 @@ type (
 	}
 )
 
-// How often an operator asks for the status, and how often again if the cluster has changed while it was read.
+// How long an operator waits between two looks at the status, and how many attempts a look gets if the cluster changes
+// while it is read.
 const (
 	asksAtLeast = 4 * time.Second
 	asksAtMost  = 45 * time.Second
@@ -75,8 +76,8 @@ func (w *World) NextAsk() (wait time.Duration) {
 	return wait
 }
 
-// Ask holds what the command status prints to what is so. status is that command: it returns what programs read of all
-// interruptions, or of those of a node. What was read while the cluster changed is not judged.
+// Ask checks what the status command prints against the cluster. status runs that command and returns its JSON: for
+// one node, or for all if node is empty. An answer is not judged if the cluster changed while it was read.
 func (w *World) Ask(status func(node string) ([]byte, error)) {
 	w.askFor(status, "", w.judge.judgeStatus)
 	var node string
@@ -113,7 +114,7 @@ func (w *World) askFor(status func(node string) ([]byte, error), node string, ju
 	}
 }
 
-// askedAbout is the node that the status of one is asked for: those with a record take turns.
+// askedAbout is the node to ask about by name: nodes with a record take turns.
 func (j *judge) askedAbout() string {
 	var list []string
 	for _, node := range memapi.List[*corev1.Node](j.w.Server, memapi.Nodes) {
@@ -149,26 +150,27 @@ func (j *judge) judgeStatus(text []byte) error {
 		}
 		switch record := node.Annotations[interruption.Annotation]; {
 		case record == "" && has:
-			j.breaks(statusTrue, "node %s is listed as %s, and has no record", node.Name, i.Phase)
+			j.breaks(statusTrue, "node %s is listed as %s, but has no record", node.Name, i.Phase)
 		case record != "" && !has:
-			j.breaks(statusTrue, "node %s has a record, and isn't listed", node.Name)
+			j.breaks(statusTrue, "node %s has a record, but isn't listed", node.Name)
 		case has:
 			j.judgeSaid(node, i)
 		}
 	}
 	for name := range listed {
-		j.breaks(statusTrue, "node %s is listed, and there is none", name)
+		j.breaks(statusTrue, "node %s is listed, but doesn't exist", name)
 	}
 	if said := s.Held; (said == nil) != (held == 0) || said != nil && (said.Replacements != held || len(said.Oldest) != held) {
 		j.breaks(statusTrue, "%d replacements are held, and it says %+v", held, said)
 	}
 	for _, o := range s.Offerings {
 		if !j.hasLost(o.Zone, o.Pool) {
-			j.breaks(statusTrue, "%s in %s is listed as lost by %s, and EC2 has said nothing of any there", o.Type, o.Zone, o.Pool)
+			j.breaks(statusTrue, "%s in %s is listed as lost by pool %s, but EC2 has announced nothing for that pool and zone",
+				o.Type, o.Zone, o.Pool)
 		}
 	}
 	if len(s.Unread) > 0 {
-		j.breaks(statusTrue, "it could not read all: %v", s.Unread)
+		j.breaks(statusTrue, "it could not read everything: %v", s.Unread)
 	}
 	return nil
 }
@@ -183,7 +185,7 @@ func (j *judge) hasLost(zone, pool string) bool {
 	return false
 }
 
-// rounding is of the seconds that status prints.
+// rounding is how far off the seconds can be that status prints: it rounds to a tenth.
 const rounding = 51 * time.Millisecond
 
 // judgeSaid holds what is said of a node to the node.
@@ -207,7 +209,7 @@ func (j *judge) judgeSaid(node *corev1.Node, s said) {
 		wrong("its replacement is said to be %+v", a)
 	}
 	if left := s.SecondsLeft; (left != nil) != (!rec.Deadline.IsZero() && !s.Over) {
-		wrong("seconds left are said: %t", left != nil)
+		wrong("secondsLeft is given: %t", left != nil)
 	} else if left != nil {
 		if off := time.Until(rec.Deadline) - time.Duration(*left*float64(time.Second)); off.Abs() > rounding {
 			wrong("%v s are said to be left, which is off by %s", *left, off)
@@ -221,14 +223,14 @@ func (j *judge) judgeSaid(node *corev1.Node, s said) {
 	j.judgeWait(node, rec, s, wrong)
 }
 
-// mayHaveCome reports whether the pod may have come since the node was marked, and stay: one that tolerates everything,
-// or one made since, or in the same second, which its controller may have put there.
+// mayHaveCome reports whether the pod may have come after the node was marked, and so may stay: it tolerates every
+// taint, or it was created in that second or later, so its controller may have put it there.
 func mayHaveCome(pod *corev1.Pod, rec interruption.Record) bool {
 	return toleratesAll(pod) || !pod.CreationTimestamp.Time.Before(rec.Since().Truncate(time.Second))
 }
 
-// here are the pods that have to leave the node and are there, those of them that are ending, and those that run only
-// until another pod has taken their place. Of others it is unsure.
+// here counts the pods on the node that have to leave it, those of them that are terminating, and those that are
+// surged. unsure counts pods that may have come later; they are in none of the other counts.
 func (j *judge) here(node string, rec interruption.Record) (all, ending, surged, unsure int) {
 	for _, pod := range j.w.podsOn(node) {
 		switch {
@@ -247,7 +249,7 @@ func (j *judge) here(node string, rec interruption.Record) (all, ending, surged,
 	return all, ending, surged, unsure
 }
 
-// sure reports whether it is sure which pods have to leave: where the end of the node isn't, some may stay.
+// sure reports whether it is certain which pods have to leave. If the node's end isn't certain, some may stay.
 func sure(rec interruption.Record) bool { return rec.Kind.Certain() && !rec.Deadline.IsZero() }
 
 // judgeHere: as many pods are said to be there as are.
@@ -259,12 +261,13 @@ func (j *judge) judgeHere(node *corev1.Node, rec interruption.Record, s said, wr
 	all, ending, surged, unsure := j.here(node.Name, rec)
 	is := func(said, so int) bool { return said <= so+unsure && (said >= so || !sure(rec)) }
 	if !is(*s.Pods.Here, all) || !is(s.Pods.Terminating, ending) || !is(s.Pods.Surged, surged) {
-		wrong("%d of its pods are said to be there, %d ending, %d surged; %d are, %d, %d, and %d unsure",
+		wrong("it is said to have %d pods, %d ending, %d surged; it has %d, %d ending, %d surged, and %d "+
+			"that may have come later",
 			*s.Pods.Here, s.Pods.Terminating, s.Pods.Surged, all, ending, surged, unsure)
 	}
 }
 
-// judgeResult: what is said to have become of the pods can have become of them.
+// judgeResult: the result is one that these pods can have had.
 func (j *judge) judgeResult(node *corev1.Node, s said, wrong func(string, ...any)) {
 	var whole, cut, deletable, stay int
 	for _, life := range j.pods {
@@ -285,10 +288,11 @@ func (j *judge) judgeResult(node *corev1.Node, s said, wrong func(string, ...any
 	}
 	p := s.Pods.Pods
 	if placeholders := j.w.Scene.Groups.Placeholders && j.sceneNode(node.Name).Pool == PoolFallback; placeholders {
-		return // which had to leave as well
+		return // the placeholders had to leave as well
 	}
 	if p.Graceful > whole+cut || p.Truncated > whole+cut || p.Forced > deletable || p.Graceful+p.Truncated+p.Forced > whole+cut+stay {
-		wrong("%+v are said to have left, of %d that had all their grace, %d that had less, %d that are there, and %d that may be deleted",
+		wrong("its counts are said to be %+v; %d pods had their whole grace period, %d had less, %d are still there, "+
+			"and %d may be deleted",
 			p, whole, cut, stay, deletable)
 	}
 	if (s.Result == "no pod had to leave") != (p.Total == 0) {
@@ -304,14 +308,14 @@ func (j *judge) judgeStatusOf(text []byte) error {
 	}
 	node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, s.Node)
 	if node == nil {
-		return fmt.Errorf("node %s: there is none", s.Node)
+		return fmt.Errorf("there is no node %q", s.Node)
 	}
 	rec, has := recordOf(node)
 	wrong := func(format string, args ...any) {
 		j.breaks(statusTrue, "node %s alone, %s: %s", node.Name, summary(rec, has), fmt.Sprintf(format, args...))
 	}
 	if len(s.Unread) > 0 {
-		wrong("it could not read all: %v", s.Unread)
+		wrong("it could not read everything: %v", s.Unread)
 	}
 	if !has || rec.Phase.Over() || j.behind() > 0 || rec.Instance != instanceID(node.Name) {
 		return nil
@@ -330,10 +334,10 @@ func (j *judge) judgeStatusOf(text []byte) error {
 			continue
 		}
 		if ends := pod.DeletionTimestamp != nil; (p.Next == "wait") != ends {
-			wrong("pod %s is said to %s, and it ends: %t", p.Name, p.Next, ends)
+			wrong("the next step of pod %s is said to be %q; it is terminating: %t", p.Name, p.Next, ends)
 		}
 		if p.GraceSeconds != memapi.GraceOf(pod) {
-			wrong("pod %s is said to have %d s", p.Name, p.GraceSeconds)
+			wrong("pod %s is said to have a grace period of %d s", p.Name, p.GraceSeconds)
 		}
 		if life := j.pods[pod.UID]; p.Refusal != "" && (life == nil || life.refused.IsZero()) {
 			wrong("pod %s is said to be refused: %s", p.Name, p.Refusal)

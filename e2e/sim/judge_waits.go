@@ -13,10 +13,10 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// outlived is how long something may be said that was so a moment ago.
+// outlived is how long status may go on saying something that is no longer so.
 const outlived = 20 * time.Second
 
-// calm reports whether nothing has kept the daemon for a while from seeing what is so and writing it.
+// calm reports whether, for a while, nothing has kept the daemon from seeing the cluster and writing its records.
 func (j *judge) calm() bool {
 	now := j.w.since()
 	return !j.w.disturbed(now-outlived-recovery, now) && !j.hung() && !j.twoLead() && j.w.Scene.Rates.rare() &&
@@ -48,13 +48,13 @@ func (j *judge) judgeWait(node *corev1.Node, rec interruption.Record, s said, wr
 		if off(n, ending) {
 			wrong("it is said to wait for %d pods to end, and %d do", n, ending)
 		}
-	case scans("the end of %d", &n):
+	case scans("%d pod to leave, which may stay", &n), scans("%d pods to leave, which may stay", &n):
 		if n > all+unsure && j.behind() == 0 || sure(rec) {
 			wrong("%d pods are said to be allowed to stay, of %d", n, all+unsure)
 		}
 	case scans("replacement pods of %d", &n):
 		if off(n, surged) {
-			wrong("it is said to wait for replacements of %d pods, and %d are surged", n, surged)
+			wrong("it is said to wait for the replacement pods of %d pods, and %d are surged", n, surged)
 		}
 	case scans("the turn or the eviction deadline of %d", &n):
 		if off(n, all) {
@@ -78,7 +78,7 @@ func (j *judge) judgeWait(node *corev1.Node, rec interruption.Record, s said, wr
 		}
 	case s.WaitsFor == "its time: --scheduled-lead before its window":
 		if begins := rec.Deadline.Add(-scheduledLead); j.calm() && begins.Before(just) {
-			wrong("its time is said not to have come, which it did at %.3f", begins.Sub(j.w.began).Seconds())
+			wrong("it is said to wait for its time, which came at %.3f", begins.Sub(j.w.began).Seconds())
 		}
 	case s.WaitsFor == "the drain to begin":
 		if still && j.calm() && all > 0 && sure(rec) {
@@ -90,11 +90,11 @@ func (j *judge) judgeWait(node *corev1.Node, rec interruption.Record, s said, wr
 		}
 	case s.WaitsFor == "its replacement to be requested", s.WaitsFor == "its replacement to be Ready":
 		if rec.Replacement != nil && onItsWay(rec.Replacement) || still && j.calm() {
-			wrong("its replacement is said to have no name yet")
+			wrong("it is said to wait for %q, and its replacement is %+v", s.WaitsFor, rec.Replacement)
 		}
-	case s.WaitsFor == "its next turn, as it could not be replaced":
+	case s.WaitsFor == "its next turn: it could not be replaced this time":
 		if rec.Replacement == nil || onItsWay(rec.Replacement) {
-			wrong("it is said to have been refused a replacement")
+			wrong("it is said not to have been replaced, and its replacement is %+v", rec.Replacement)
 		}
 	case s.WaitsFor == "the node to be put back into service":
 		if !rec.Rehearsed() || rec.Release {
@@ -102,7 +102,7 @@ func (j *judge) judgeWait(node *corev1.Node, rec interruption.Record, s said, wr
 		}
 	case s.WaitsFor == "the node to be terminated", s.WaitsFor == "its instance to come back":
 		if s.Over != (rec.Rehearsed() == rec.Release) {
-			wrong("it is said to wait for the end of its instance")
+			wrong("it is said to wait for %q", s.WaitsFor)
 		}
 	case strings.HasPrefix(s.WaitsFor, "spot-handler to undo what it had set"):
 		if !rec.Canceled && node.Annotations[interruption.CancelAnnotation] == "" {
@@ -113,7 +113,7 @@ func (j *judge) judgeWait(node *corev1.Node, rec interruption.Record, s said, wr
 			wrong("it is said to wait for nothing")
 		}
 	default:
-		wrong("it is said to wait for %q, which is none of these", s.WaitsFor)
+		wrong("it is said to wait for %q, which the judge doesn't know", s.WaitsFor)
 	}
 }
 

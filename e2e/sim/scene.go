@@ -161,7 +161,7 @@ type Fault struct {
 
 func (f Fault) to() time.Duration { return f.From + f.For }
 
-// StartsWell reports whether nothing goes wrong within so long.
+// StartsWell reports whether nothing goes wrong that early in the round.
 func (s Scene) StartsWell(within time.Duration) bool {
 	return s.Rates == (Rates{}) && !slices.ContainsFunc(s.Faults, func(f Fault) bool { return f.From < within })
 }

@@ -128,7 +128,7 @@ type interrupted struct {
 	line *turns.Line // of the nodes that wait for their turn or have it
 
 	here      []*corev1.Pod // those that still have to leave
-	staying   int           // how many would have to if the node's end were certain
+	staying   int           // how many would have to leave if the node's end were certain
 	podsKnown bool          // whether these are known
 	counts    Pods
 }
@@ -279,21 +279,21 @@ func (n interrupted) waitsFor() string {
 	return n.departures()
 }
 
-// turn is what a recommended node waits for, which is marked once its replacement is Ready.
+// turn is what a recommended node waits for until it is marked, which happens once its replacement is Ready.
 func (n interrupted) turn() string {
 	begun, ahead := n.line.Ahead(n.node.Name)
 	switch asked := n.rec.Replacement; {
 	case asked != nil && provisioner.Pending(asked.State):
 		return replacementOf(*asked)
 	case asked != nil && begun+ahead == 0:
-		return "its next turn, as it could not be replaced"
+		return "its next turn: it could not be replaced this time"
 	case n.rec.TurnTaken():
 		return "its replacement to be requested"
 	}
 	return fmt.Sprintf("a slot in its pool: %d under way, %d ahead of it", begun, ahead)
 }
 
-// replacementOf is that a replacement is waited for.
+// replacementOf says that the node waits for this replacement.
 func replacementOf(a interruption.Replacement) string {
 	if a.Name == "" {
 		return "its replacement to be Ready"
@@ -301,9 +301,9 @@ func replacementOf(a interruption.Replacement) string {
 	return fmt.Sprintf("its replacement %s to be Ready", a.Name)
 }
 
-// stays is what a node waits for whose pods a recommendation is no reason to evict.
+// stays is what a node waits for if a recommendation is no reason to evict its last pods.
 func (n interrupted) stays() string {
-	text := "the end of " + console.Count(n.staying, "pod") + " that may stay"
+	text := console.Count(n.staying, "pod") + " to leave, which may stay"
 	if n.rec.Returns() {
 		return text
 	}

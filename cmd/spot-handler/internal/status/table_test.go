@@ -117,8 +117,8 @@ unread          spot-interruption         Draining         70 s       ?/5     - 
 in-days         scheduled-event           Waiting          4 d        -       -            -                                   -      its time: --scheduled-lead before its window
 first-in-line   rebalance-recommendation  Waiting          -          -       -            -                                   -      a slot in its pool: 1 under way, 0 ahead of it
 has-its-turn    rebalance-recommendation  Replacing        -          -       -            -                                   -      its pods to leave
-may-stay        rebalance-recommendation  Draining         -          0/3     -            fallback-1 Ready                    -      the end of 2 pods that may stay until an interruption notice
-not-replaced    rebalance-recommendation  Waiting          -          -       -            none: no capacity                   -      its next turn, as it could not be replaced
+may-stay        rebalance-recommendation  Draining         -          0/3     -            fallback-1 Ready                    -      2 pods to leave, which may stay until an interruption notice
+not-replaced    rebalance-recommendation  Waiting          -          -       -            none: no capacity                   -      its next turn: it could not be replaced this time
 other-instance  -                         -                -          -       -            -                                   -      nothing: its record is not acted on: read record: it is about instance "i-0aaaaaaaaaaaaaaaa", and the node is i-0123456789abcdef0
 second-in-line  rebalance-recommendation  Waiting          -          -       -            -                                   -      a slot in its pool: 1 under way, 1 ahead of it
 secured         rebalance-recommendation  Waiting          -          -       -            fallback-1 Requested                -      its replacement fallback-1 to be Ready
