@@ -304,7 +304,8 @@ func (j *judge) stands(node *corev1.Node, rec interruption.Record) bool {
 		leaves := func(pod *corev1.Pod) bool {
 			of := j.w.workloadOf(pod)
 			blocked := j.closedUntil(pod).Equal(time.Now()) && (of == nil || !j.surges(of))
-			return hasToMove(pod) && pod.Annotations[doNotDisrupt] == "" && !blocked
+			last := of != nil && (of.Gang || of.Kind == "Job") || pod.Annotations["spot-handler/when"] == "last"
+			return hasToMove(pod) && pod.Annotations[doNotDisrupt] == "" && !blocked && !last
 		}
 		return a.State != provisioner.StateLaunched || rec.Phase.Over() ||
 			rec.Phase == interruption.Waiting && !slices.ContainsFunc(j.w.podsOn(node.Name), leaves)
