@@ -283,12 +283,15 @@ func (n interrupted) waitsFor() string {
 func (n interrupted) turn() string {
 	begun, ahead := n.line.Ahead(n.node.Name)
 	switch asked := n.rec.Replacement; {
-	case asked != nil && provisioner.Pending(asked.State):
+	case n.rec.TurnTaken() && asked != nil && provisioner.Pending(asked.State):
 		return replacementOf(*asked)
-	case asked != nil && begun+ahead == 0:
-		return "its next turn: it could not be replaced this time"
-	case n.rec.TurnTaken():
+	case n.rec.TurnTaken() && asked == nil:
 		return "its replacement to be requested"
+	case begun+ahead > 0 || asked == nil:
+	case provisioner.Pending(asked.State): // it is kept for a notice
+		return "its next turn: no pod would leave on a recommendation this time"
+	default:
+		return "its next turn: it could not be replaced this time"
 	}
 	return fmt.Sprintf("a slot in its pool: %d under way, %d ahead of it", begun, ahead)
 }

@@ -46,6 +46,7 @@ func fleet() (all []*corev1.Node, pods map[string][]*corev1.Pod) {
 			r.Phase, r.Begun, r.Replacement = interruption.Waiting, after(-8), replacement("Requested", "")
 		})),
 		node("not-replaced", "third", recommended(-8, func(r *interruption.Record) { r.Replacement = replacement("Failed", "no capacity") })),
+		node("kept", "fourth", recommended(-6, func(r *interruption.Record) { r.Replacement = replacement("Requested", "") })),
 		node("may-stay", "other", recommended(-7, as(interruption.Draining, total(3), replacement("Ready", "")))),
 		node("in-days", "batch", func(r *interruption.Record) {
 			r.Kind, r.Action, r.Phase, r.Deadline = interruption.ScheduledEvent, interruption.ActionReboot, interruption.Waiting, after(4*24*3600)
@@ -117,6 +118,7 @@ unread          spot-interruption         Draining         70 s       ?/5     - 
 in-days         scheduled-event           Waiting          4 d        -       -            -                                   -      its time: --scheduled-lead before its window
 first-in-line   rebalance-recommendation  Waiting          -          -       -            -                                   -      a slot in its pool: 1 under way, 0 ahead of it
 has-its-turn    rebalance-recommendation  Replacing        -          -       -            -                                   -      its pods to leave
+kept            rebalance-recommendation  Waiting          -          -       -            fallback-1 Requested                -      its next turn: no pod would leave on a recommendation this time
 may-stay        rebalance-recommendation  Draining         -          0/3     -            fallback-1 Ready                    -      2 pods to leave, which may stay until an interruption notice
 not-replaced    rebalance-recommendation  Waiting          -          -       -            none: no capacity                   -      its next turn: it could not be replaced this time
 other-instance  -                         -                -          -       -            -                                   -      nothing: its record is not acted on: read record: it is about instance "i-0aaaaaaaaaaaaaaaa", and the node is i-0123456789abcdef0
