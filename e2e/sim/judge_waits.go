@@ -92,6 +92,10 @@ func (j *judge) judgeWait(node *corev1.Node, rec interruption.Record, s said, wr
 		if rec.Replacement != nil && onItsWay(rec.Replacement) || still && j.calm() {
 			wrong("it is said to wait for %q, and its replacement is %+v", s.WaitsFor, rec.Replacement)
 		}
+	case s.WaitsFor == "its next turn: no pod would leave on a recommendation this time":
+		if rec.Replacement == nil || !onItsWay(rec.Replacement) || rec.TurnTaken() {
+			wrong("it is said that no pod would leave, and its replacement is %+v", rec.Replacement)
+		}
 	case s.WaitsFor == "its next turn: it could not be replaced this time":
 		if rec.Replacement == nil || onItsWay(rec.Replacement) {
 			wrong("it is said not to have been replaced, and its replacement is %+v", rec.Replacement)
