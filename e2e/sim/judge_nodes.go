@@ -269,7 +269,7 @@ func (j *judge) recordOver(node *corev1.Node, rec interruption.Record) {
 	var stays []string
 	for _, pod := range j.w.podsOn(node.Name) {
 		life := j.pods[pod.UID]
-		fresh := life != nil && time.Since(life.bound) < justBound || j.cameBack(pod)
+		fresh := life != nil && time.Since(life.bound) < justBound+j.behind() || j.cameBack(pod)
 		fresh = fresh || life == nil && toleratesAll(pod) // a placeholder: it is made again, as its pod is
 		if hasToMove(pod) && pod.DeletionTimestamp == nil && !fresh {
 			stays = append(stays, pod.Name)

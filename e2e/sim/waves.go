@@ -43,7 +43,7 @@ func (j *judge) wavesFit(pod *corev1.Pod, able, latest time.Time) bool {
 	for _, life := range j.pods {
 		switch {
 		case j.w.workloadOf(life.pod) != of:
-		case life.bound.IsZero():
+		case life.bound.IsZero(), !j.replaces(life.pod) && life.bound.After(able): // no node has room for it, or none had
 			return false
 		case j.replaces(life.pod):
 			if life.bound.Sub(life.pod.CreationTimestamp.Add(-j.w.Ahead)) > 3*time.Second ||
