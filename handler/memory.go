@@ -5,8 +5,11 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/utils/ptr"
+
 	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
 )
 
 // memory is what this process remembers of interrupted Nodes between two reconciliations.
@@ -79,6 +82,22 @@ func (m *memory) change(f func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f()
+}
+
+// takeRecord takes in a record that was read. If it has come to know what becomes of the replacement, another process
+// has written that, or this one when it led before: the watch can have been behind. What the provisioner has said of
+// the older record no longer counts, or a replacement that is Ready would be looked for again.
+func (k *known) takeRecord(rec interruption.Record) {
+	now := rec.Replacement
+	if now != nil && !provisioner.Pending(now.State) && k.rec.Event == rec.Event && !ptr.Equal(k.rec.Replacement, now) {
+		k.replacement = now
+		if k.final != nil {
+			final := *k.final
+			final.Replacement = now
+			k.final = &final
+		}
+	}
+	k.rec, k.unreadable = rec, false
 }
 
 // replacementOf is the node's replacement as far as anybody knows; nil if none was requested.

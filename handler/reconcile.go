@@ -100,7 +100,7 @@ func (h *Handler) read(ctx context.Context, name string) *reconciliation {
 		k = h.memory.get(name)
 		k.resourceVersion = written
 	}
-	h.memory.change(func() { k.rec, k.unreadable = rec, false })
+	h.memory.change(func() { k.takeRecord(rec) })
 	if rec.Kind != interruption.RebalanceRecommendation {
 		h.opts.Turns.Remove(name)
 	}

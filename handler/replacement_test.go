@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
@@ -186,4 +188,44 @@ func TestReplacementMoved(t *testing.T) {
 			t.Errorf("%s: %t, want %t", name, got, tt.want)
 		}
 	}
+}
+
+// A leader whose watch was behind when it began has asked about the replacement as it was. What the record says once
+// the watch has caught up is newer: a replacement that is Ready is not looked for again.
+func TestRecordKnowsMoreThanTheLastAnswer(t *testing.T) {
+	ready := interruption.Replacement{Backend: "asg", Name: "i-2", Pool: "group", State: provisioner.StateReady, Detached: true}
+	launched := interruption.Replacement{Backend: "asg", Name: "group", Pool: "group", State: provisioner.StateLaunched, Detached: true}
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		h.opts.Provisioner = &fakeProvisioner{RequestFunc: func(rec interruption.Record) (interruption.Replacement, error) {
+			if a := rec.Replacement; a != nil && a.State == provisioner.StateReady {
+				return *a, nil // that is final
+			}
+			return launched, nil
+		}}
+		accept(t, h, notice(interruption.SpotInterruption))
+		for range 3 {
+			if _, err := step(t, h); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if rec := wantPhase(t, f, interruption.Replacing); rec.Replacement == nil || *rec.Replacement != launched {
+			t.Fatalf("record %s, want the group named", rec)
+		}
+		f.change(func(n *corev1.Node) {
+			rec, err := interruption.ParseRecord(n.Annotations[interruption.Annotation])
+			if err != nil {
+				t.Fatal(err)
+			}
+			rec.Phase, rec.Replacement = interruption.Draining, &ready
+			n.Annotations[interruption.Annotation] = rec.String()
+		})
+		for range 3 {
+			if _, err := step(t, h); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if rec := wantPhase(t, f, interruption.Draining); rec.Replacement == nil || *rec.Replacement != ready || s.in.Capacity != plan.ReadyCapacity {
+			t.Errorf("record %s, capacity %v; want the new node known, and the pods to leave", rec, s.in.Capacity)
+		}
+	})
 }
