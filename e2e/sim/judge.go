@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -51,7 +50,6 @@ type judge struct {
 
 	led      string    // the process that has the lease
 	ledSince time.Time // and since when
-	term     time.Time // when the lease was last acquired, perhaps again by the same process
 }
 
 func newJudge(w *World) *judge {
@@ -142,9 +140,6 @@ func (j *judge) changed(c memapi.Change) {
 	case memapi.Leases:
 		if ours && c.By != j.led {
 			j.led, j.ledSince = c.By, time.Now()
-		}
-		if lease, ok := c.After.(*coordinationv1.Lease); ok && lease.Spec.AcquireTime != nil {
-			j.term = lease.Spec.AcquireTime.Time
 		}
 	case memapi.Events, memapi.ConfigMaps:
 		if ours && c.Kind == memapi.ConfigMaps && c.Key != Namespace+"/spot-handler-offerings" {

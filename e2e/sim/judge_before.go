@@ -29,10 +29,10 @@ func (j *judge) judgeBefore(pod *corev1.Pod, rec interruption.Record) {
 	if slices.Contains(j.w.Scene.Flags, "--drain-strategy=at-once") || asked != nil && !onItsWay(asked) || j.hung() || j.twoLead() {
 		return
 	}
-	at, term := time.Now(), j.term
+	at, leads := time.Now(), j.led
 	j.w.after(2*j.onTheWay(), "its new home "+string(pod.UID), func() { // what the record says can follow the pod
 		node := memapi.Get[*corev1.Node](j.w.Server, memapi.Nodes, pod.Spec.NodeName)
-		if node == nil || j.hung() || !j.term.Equal(term) || asked == nil && !life.without.Before(at) {
+		if node == nil || j.hung() || j.led != leads || asked == nil && !life.without.Before(at) {
 			return
 		}
 		now, has := recordOf(node)
