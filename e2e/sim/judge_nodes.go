@@ -173,7 +173,7 @@ func (j *judge) nodeChanged(c memapi.Change, ours bool) {
 		life.without = time.Now()
 	}
 	if r, now := was.Replacement, rec.Replacement; ours && had && was.Event == rec.Event && r != nil && r.Name != "" &&
-		r.State == provisioner.StateReady && (now == nil || provisioner.Pending(now.State)) {
+		r.State == provisioner.StateReady && now != nil && provisioner.Pending(now.State) {
 		j.breaks(recordsTrue, "node %s: its replacement %s was Ready, and the record is now %s", c.Key, r.Name, summary(rec, has))
 	}
 	j.judgeDeadline(after, rec, life)
