@@ -84,9 +84,9 @@ func (m *memory) change(f func()) {
 	f()
 }
 
-// takeRecord takes in a record that was read. If it has come to know what becomes of the replacement, another process
-// has written that, or this one when it led before: the watch can have been behind. What the provisioner has said of
-// the older record no longer counts, or a replacement that is Ready would be looked for again.
+// takeRecord stores a record that was just read. If it has news of how the replacement turned out, another process
+// wrote that, or this one in an earlier term as leader, and our watch lagged. What the provisioner said about the
+// older record then no longer counts. Otherwise we would look for a replacement that is already Ready.
 func (k *known) takeRecord(rec interruption.Record) {
 	now := rec.Replacement
 	if now != nil && !provisioner.Pending(now.State) && k.rec.Event == rec.Event && !ptr.Equal(k.rec.Replacement, now) {

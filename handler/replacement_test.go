@@ -190,8 +190,8 @@ func TestReplacementMoved(t *testing.T) {
 	}
 }
 
-// A leader whose watch was behind when it began has asked about the replacement as it was. What the record says once
-// the watch has caught up is newer: a replacement that is Ready is not looked for again.
+// A leader that starts with a stale watch asks about the replacement as it was then. Once the watch catches up, the
+// record is newer than that answer: a replacement that is Ready is not looked for again.
 func TestRecordKnowsMoreThanTheLastAnswer(t *testing.T) {
 	ready := interruption.Replacement{Backend: "asg", Name: "i-2", Pool: "group", State: provisioner.StateReady, Detached: true}
 	launched := interruption.Replacement{Backend: "asg", Name: "group", Pool: "group", State: provisioner.StateLaunched, Detached: true}
@@ -225,7 +225,7 @@ func TestRecordKnowsMoreThanTheLastAnswer(t *testing.T) {
 			}
 		}
 		if rec := wantPhase(t, f, interruption.Draining); rec.Replacement == nil || *rec.Replacement != ready || s.in.Capacity != plan.ReadyCapacity {
-			t.Errorf("record %s, capacity %v; want the new node known, and the pods to leave", rec, s.in.Capacity)
+			t.Errorf("record %s, capacity %v; want the record to name the new node, and the pods to leave", rec, s.in.Capacity)
 		}
 	})
 }

@@ -45,7 +45,7 @@ func statusIn(ctx context.Context, world *sim.World) func(node string) ([]byte, 
 	}
 }
 
-// What status says is compared to what is so: a round breaks if it lies.
+// Status is checked against the cluster: a lie breaks the round.
 func TestStatusIsJudged(t *testing.T) {
 	scene := twoNodes()
 	scene.Losses = []sim.Loss{{
@@ -67,19 +67,19 @@ func TestStatusIsJudged(t *testing.T) {
 		}
 	}
 	for name, lie := range map[string]func(map[string]any){
-		"":                       func(map[string]any) {},
-		"another phase":          change("phase", "Released"),
-		"it is over":             change("over", true),
-		"a pod too many":         change("pods.here", 3),
-		"pods that end":          change("pods.terminating", 2),
-		"more time":              change("secondsLeft", 119),
-		"another replacement":    change("replacement.name", "somebody"),
-		"it waits for the wrong": change("waitsFor", "its lifecycle hook to be completed"),
-		"it waits for nothing":   change("waitsFor", ""),
-		"it waits for no clause": change("waitsFor", "Godot"),
-		"no node":                func(said map[string]any) { said["interruptions"] = []any{} },
-		"unread":                 func(said map[string]any) { said["unread"] = []any{"pods"} },
-		"a pod that may stay":    func(said map[string]any) { delete(said, "onNode") },
+		"":                               func(map[string]any) {},
+		"another phase":                  change("phase", "Released"),
+		"it is over":                     change("over", true),
+		"a pod too many":                 change("pods.here", 3),
+		"pods terminating":               change("pods.terminating", 2),
+		"more time":                      change("secondsLeft", 119),
+		"another replacement":            change("replacement.name", "somebody"),
+		"it waits for the wrong thing":   change("waitsFor", "its lifecycle hook to be completed"),
+		"it waits for nothing":           change("waitsFor", ""),
+		"it waits for something unknown": change("waitsFor", "Godot"),
+		"no node":                        func(said map[string]any) { said["interruptions"] = []any{} },
+		"unread":                         func(said map[string]any) { said["unread"] = []any{"pods"} },
+		"a pod that may stay":            func(said map[string]any) { delete(said, "onNode") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlayer(t)

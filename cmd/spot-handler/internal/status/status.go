@@ -288,7 +288,7 @@ func (n interrupted) turn() string {
 	case n.rec.TurnTaken() && asked == nil:
 		return "its replacement to be requested"
 	case begun+ahead > 0 || asked == nil:
-	case provisioner.Pending(asked.State): // it is kept for a notice
+	case provisioner.Pending(asked.State): // kept in case a notice comes
 		return "its next turn: no pod would leave on a recommendation this time"
 	default:
 		return "its next turn: it could not be replaced this time"
