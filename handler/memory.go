@@ -84,12 +84,14 @@ func (m *memory) change(f func()) {
 	f()
 }
 
-// takeRecord stores a record that was just read. If it has news of how the replacement turned out, another process
-// wrote that, or this one in an earlier term as leader, and our watch lagged. What the provisioner said about the
-// older record then no longer counts. Otherwise we would look for a replacement that is already Ready.
+// takeRecord stores a record that was just read. If it names the replacement by now, or says how that turned out,
+// another process wrote that, or this one in an earlier term as leader, and our watch lagged. What the provisioner said
+// about the older record then no longer counts. Otherwise we would look for a replacement that is already Ready, or
+// take the name off the record of an instance that is about to leave its group.
 func (k *known) takeRecord(rec interruption.Record) {
 	now := rec.Replacement
-	if now != nil && !provisioner.Pending(now.State) && k.rec.Event == rec.Event && !ptr.Equal(k.rec.Replacement, now) {
+	news := now != nil && k.rec.Event == rec.Event && !ptr.Equal(k.rec.Replacement, now)
+	if news && (!provisioner.Pending(now.State) || now.Name != "" && k.replacement != nil && unnamed(*k.replacement)) {
 		k.replacement = now
 		if k.final != nil {
 			final := *k.final

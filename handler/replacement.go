@@ -32,6 +32,9 @@ func (r *reconciliation) requestReplacement(ctx context.Context, next *interrupt
 		return fmt.Errorf("request replacement: %w", err)
 	}
 	got.Reason = interruption.Clip(got.Reason)
+	if unnamed(got) && before.Name != "" && before.Backend == got.Backend {
+		got = before // it has begun with an older record, and is still finding out
+	}
 	r.memory.change(func() { r.known.replacement = &got })
 	next.Replacement = &got
 	if got.Backend == provisioner.Spare && len(need.Moving) > 0 {
@@ -42,6 +45,9 @@ func (r *reconciliation) requestReplacement(ctx context.Context, next *interrupt
 	}
 	return nil
 }
+
+// unnamed reports whether a backend is still finding out what the replacement is to be.
+func unnamed(r interruption.Replacement) bool { return r.Name == "" && provisioner.Pending(r.State) }
 
 // reportReplacement announces what has become of the replacement since the last answer.
 func (r *reconciliation) reportReplacement(rec interruption.Record, before, got interruption.Replacement) {

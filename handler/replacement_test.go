@@ -229,3 +229,21 @@ func TestRecordKnowsMoreThanTheLastAnswer(t *testing.T) {
 		}
 	})
 }
+
+// The same with a record that names a group while the provisioner still looks for one: an instance leaves its group
+// only as long as its record names that.
+func TestRecordNamesWhatIsLookedFor(t *testing.T) {
+	named := interruption.Replacement{Backend: "asg", Name: "group", Pool: "group", State: provisioner.StateRequested}
+	k := known{rec: interruption.Record{Event: "e"}, replacement: &interruption.Replacement{Backend: "asg", State: provisioner.StateRequested}}
+	k.takeRecord(interruption.Record{Event: "e", Replacement: &named})
+	if *k.replacement != named {
+		t.Errorf("the replacement is %+v, want that of the record", k.replacement)
+	}
+	launched := named
+	launched.State = provisioner.StateLaunched
+	k.replacement, k.rec.Replacement = &launched, nil
+	k.takeRecord(interruption.Record{Event: "e", Replacement: &named})
+	if *k.replacement != launched {
+		t.Errorf("the replacement is %+v, want it still launched", k.replacement)
+	}
+}

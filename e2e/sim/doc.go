@@ -120,6 +120,7 @@
 //	1600016213  TestNewPodIsGivenToAnother: a surged pod was never evicted, as another had taken its new pod
 //	1900024675  TestFailedWriteWaitsForNoAnswer: placeholders were made again, as no record named them for seconds
 //	2300022897  TestRecordKnowsMoreThanTheLastAnswer: a new leader forgot that a replacement was Ready
+//	2600005639  TestRecordNamesWhatIsLookedFor: a new leader took a group's name off a record before the instance left
 //
 // Many of them were found when invariants were added: that pods wait for their new home, surged ones for the pod in
 // their place, and that status tells the truth.
