@@ -247,3 +247,24 @@ func TestRecordNamesWhatIsLookedFor(t *testing.T) {
 		t.Errorf("the replacement is %+v, want it still launched", k.replacement)
 	}
 }
+
+// A backend that is still finding out, as it has begun with an older record, takes no name off the record.
+func TestNameStaysOnTheRecord(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		named := interruption.Replacement{Backend: "asg", Name: "group", Pool: "group", State: provisioner.StateRequested}
+		got := named
+		h.opts.Provisioner = &fakeProvisioner{RequestFunc: func(interruption.Record) (interruption.Replacement, error) { return got, nil }}
+		accept(t, h, notice(interruption.SpotInterruption))
+		for _, answer := range []interruption.Replacement{named, {Backend: "asg", State: provisioner.StateRequested}} {
+			got = answer
+			for range 3 {
+				if _, err := step(t, h); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if rec := wantPhase(t, f, interruption.Replacing); rec.Replacement == nil || *rec.Replacement != named {
+				t.Errorf("after %+v: record %s, want %s named", answer, rec, named.Name)
+			}
+		}
+	})
+}
