@@ -125,9 +125,9 @@
 // Many of them were found when invariants were added: that pods wait for their new home, surged ones for the pod in
 // their place, and that status tells the truth.
 //
-// The last two, 2300022897 and 2600005639, had been there all along: each showed in some rounds of one seed only, after
-// 85,920 and 24,480 rounds. Look at a round that breaks once, even if it doesn't break again. Since both were fixed,
-// 5,760 rounds with 19,980 interrupted nodes have found no other.
+// Two of them, 2300022897 and 2600005639, had been there for long: of 110,400 rounds they showed in three, and two of
+// these break only sometimes. So look at a round that breaks once, even if it doesn't break again. Since both were
+// fixed, 5,760 rounds with 19,980 interrupted nodes have found no other.
 //
 // # Reproducing
 //
