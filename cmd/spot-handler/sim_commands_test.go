@@ -29,14 +29,7 @@ func twoNodes() sim.Scene {
 // runIn runs a command in a scene's cluster, 20 s after its start, with the daemon running.
 func runIn(t *testing.T, scene sim.Scene, args []string, command func(commonFlags) *cobra.Command) (output string, err error) {
 	t.Helper()
-	p := newPlayer(t)
-	synctest.Test(t, func(t *testing.T) {
-		world := sim.New(scene)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		go world.Run(ctx)
-		p.start(t, world)
-		time.Sleep(20 * time.Second)
+	during(t, scene, 20*time.Second, func(ctx context.Context, world *sim.World) {
 		cmd := command(commonFlags{cluster: simCluster(world.Client("operator"))})
 		var stdout, stderr bytes.Buffer
 		cmd.SilenceUsage, cmd.SilenceErrors = true, true
@@ -46,10 +39,25 @@ func runIn(t *testing.T, scene sim.Scene, args []string, command func(commonFlag
 		cmd.SetArgs(args)
 		err = cmd.ExecuteContext(ctx)
 		output = stdout.String() + stderr.String()
+	})
+	return output, err
+}
+
+// during plays a scene with the daemon running, and does something in its cluster after a while.
+func during(t *testing.T, scene sim.Scene, wait time.Duration, do func(context.Context, *sim.World)) {
+	t.Helper()
+	p := newPlayer(t)
+	synctest.Test(t, func(t *testing.T) {
+		world := sim.New(scene)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go world.Run(ctx)
+		p.start(t, world)
+		time.Sleep(wait)
+		do(ctx, world)
 		world.End()
 		time.Sleep(calmsDown)
 	})
-	return output, err
 }
 
 const drained = "every pod has left"

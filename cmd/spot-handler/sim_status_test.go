@@ -7,7 +7,6 @@ import (
 	"io"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -82,14 +81,7 @@ func TestStatusIsJudged(t *testing.T) {
 		"a pod that may stay":            func(said map[string]any) { delete(said, "onNode") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlayer(t)
-			synctest.Test(t, func(t *testing.T) {
-				world := sim.New(scene)
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				go world.Run(ctx)
-				p.start(t, world)
-				time.Sleep(30*time.Second + time.Millisecond)
+			during(t, scene, 30*time.Second+time.Millisecond, func(ctx context.Context, world *sim.World) {
 				status := statusIn(ctx, world)
 				world.Ask(func(node string) ([]byte, error) {
 					text, err := status(node)
@@ -106,8 +98,6 @@ func TestStatusIsJudged(t *testing.T) {
 				if broken := world.Broken(); (len(broken) > 0) != (name != "") {
 					t.Errorf("broken: %q", broken)
 				}
-				world.End()
-				time.Sleep(calmsDown)
 			})
 		})
 	}

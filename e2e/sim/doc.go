@@ -28,8 +28,8 @@
 //   - The only scheduled events are retirements, and reboots that never happen, as EC2 interrupts the instance first.
 //   - Who rehearses an interruption looks at neither a plan nor at findings before, and nobody watches it.
 //   - An operator's status command reaches the API server whatever fails. Its answer is judged only if nothing changed
-//     while it was read. Only the JSON is judged, but not by when each pod has to leave: the daemon's own pods don't
-//     exist here, so the command works that out from the default settings.
+//     while it was read. Only the JSON is judged, and of when each pod has to leave only that it's before the deadline:
+//     the daemon's own pods don't exist here, so the command works that out from the default settings.
 //
 // # How it is known to be true
 //

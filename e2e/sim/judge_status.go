@@ -287,8 +287,8 @@ func (j *judge) judgeResult(node *corev1.Node, s said, wrong func(string, ...any
 		}
 	}
 	p := s.Pods.Pods
-	if placeholders := j.w.Scene.Groups.Placeholders && j.sceneNode(node.Name).Pool == PoolFallback; placeholders {
-		return // the placeholders had to leave as well
+	if i := j.w.instanceOf(node.Name); j.w.Scene.Groups.Placeholders && (i == nil || i.pool == PoolFallback) {
+		return // placeholders had to leave as well
 	}
 	if p.Graceful > whole+cut || p.Truncated > whole+cut || p.Forced > deletable || p.Graceful+p.Truncated+p.Forced > whole+cut+stay {
 		wrong("its counts are said to be %+v; %d pods had their whole grace period, %d had less, %d are still there, "+
