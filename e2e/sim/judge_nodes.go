@@ -251,15 +251,20 @@ func (j *judge) sceneNode(name string) *Node {
 	return nil
 }
 
-// behind is how old the watch cache is that answers now: it stays as it was when the fault began.
+// behind is how old the watch cache is that answers now: it stays as it was when the fault began. Once the fault is
+// over, each watch catches up in its own time: the Nodes can be new, and the pods still as they were.
 func (j *judge) behind() (by time.Duration) {
-	for _, f := range j.w.faulty.under {
-		if f.What == FaultOlder {
-			by = max(by, f.Behind+j.w.since()-f.From)
+	now := j.w.since()
+	for _, f := range j.w.faulty.spans {
+		if f.What == FaultOlder && now < f.to()+caughtUp+j.w.Scene.Rates.Lag {
+			by = max(by, f.Behind+now-f.From)
 		}
 	}
 	return by
 }
+
+// caughtUp is how long a process may take, beyond the lag of its watches, to know what such a fault has kept from it.
+const caughtUp = 2 * time.Second
 
 // justBound is how long a pod might not be seen that a scheduler has bound late.
 const justBound = 12 * time.Second
