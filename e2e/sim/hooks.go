@@ -124,6 +124,16 @@ func (j *judge) hookOf(id, transition string) *asgemu.Wait {
 	return nil
 }
 
+// deadlineOf is the record's deadline, or an earlier one of the node's hook: the daemon asks the group for that, and goes
+// by it before the record says so.
+func (j *judge) deadlineOf(node string, rec interruption.Record) time.Time {
+	i := j.w.instanceOf(node)
+	if i == nil || j.hooks[i.id] == nil || len(rec.Hooks) == 0 {
+		return rec.Deadline
+	}
+	return interruption.Earlier(rec.Deadline, j.hookUntil(j.hooks[i.id]))
+}
+
 // hookUntil is when the group stops waiting if the daemon sends all the heartbeats that it may. If it's notified too
 // late to send any, that's the hook's own timeout.
 func (j *judge) hookUntil(h *hookLife) time.Time {

@@ -42,7 +42,7 @@ func (j *judge) judgeBefore(pod *corev1.Pod, rec interruption.Record) {
 		if j.readyBy(now.Replacement.Name, at) { // a leader that has lost its lease since couldn't write that
 			return
 		}
-		by := interruption.Earlier(rec.Deadline, now.Deadline) // an earlier one may have passed since
+		by := interruption.Earlier(rec.Deadline, j.deadlineOf(node.Name, now)) // an earlier one may have passed since
 		if how, early := j.early(pod, by, at); early {
 			j.breaks(homeFirst, "pod %s was ended %s, and its new node, %s, is still %s", memapi.Key(pod), how, now.Replacement.Name, now.Replacement.State)
 		}

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"spot-handler/e2e/sim/memapi"
-	"spot-handler/handler/interruption"
 )
 
 // podLife is what happens to a pod.
@@ -233,10 +232,7 @@ func (j *judge) judgeEnd(life *podLife) {
 	if !has || fate == nil || j.unseen(fate.changed) {
 		return
 	}
-	deadline := rec.Deadline
-	if i := j.w.instanceOf(node.Name); i != nil && j.hooks[i.id] != nil && len(rec.Hooks) > 0 {
-		deadline = interruption.Earlier(deadline, j.hookUntil(j.hooks[i.id])) // told, and perhaps not yet written
-	}
+	deadline := j.deadlineOf(node.Name, rec)
 	if deadline.IsZero() {
 		j.breaks(graceKept, "pod %s is ended with %d of %d s, and there is no deadline",
 			memapi.Key(life.pod), life.grace, memapi.GraceOf(life.pod))

@@ -19,7 +19,7 @@ func (j *judge) judgeSurge(life *podLife, rec interruption.Record) {
 		time.Since(life.ready) < j.onTheWay() {
 		return
 	}
-	how, early := j.early(pod, rec.Deadline, time.Now())
+	how, early := j.early(pod, j.deadlineOf(pod.Spec.NodeName, rec), time.Now())
 	node := j.life(pod.Spec.NodeName)
 	if !early || time.Since(node.later) < j.onTheWay() || len(rec.Hooks) > 0 && time.Since(node.changed) < j.onTheWay() {
 		return
