@@ -46,6 +46,7 @@ type fakeNodes struct {
 	refuseStatus error // what patches of the status are answered, except of conditions alone
 
 	beforePatch func() // lets somebody else get there first, once
+	fails       error  // what the next patch is answered, except of conditions alone
 }
 
 var (
@@ -146,6 +147,10 @@ func (f *fakeNodes) Patch(_ context.Context, name string, kind types.PatchType, 
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.patches++
+	if err := f.fails; err != nil {
+		f.fails = nil
+		return nil, err
+	}
 	n, ok := f.byName[name]
 	if !ok {
 		return nil, apierrors.NewNotFound(nodesResource, name)

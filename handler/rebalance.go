@@ -266,6 +266,7 @@ func (r *reconciliation) secure(ctx context.Context) error {
 		case was != nil && was.Name != "" && (was.State != provisioner.StateFailed || was.Detached):
 			answer = *was // requested while pods would have left: the notice must find it, and request no other
 		case was == nil || *was != answer:
+			r.memory.change(func() { r.known.replacement = &answer }) // it's announced once, however often the write fails
 			r.reportReplacement(r.rec, answer, answer)
 		}
 		return r.pass(ctx, answer, why)
@@ -293,10 +294,22 @@ func (r *reconciliation) secure(ctx context.Context) error {
 }
 
 // pass leaves a node in service that no pod leaves for its replacement, gives its turn to the next in
-// line, and tries again after a while.
+// line, and tries again after a while. It keeps its turn until the record says so.
 func (r *reconciliation) pass(ctx context.Context, answer interruption.Replacement, why string) error {
 	if r.rec.Returns() {
 		return r.dropRecommendation(ctx, why)
+	}
+	if was := r.rec.Replacement; was == nil || *was != answer || !r.rec.Begun.IsZero() {
+		rec := r.rec.Undone()
+		rec.Replacement = &answer
+		if err := r.progress(ctx, rec); err != nil {
+			return err
+		}
+		text := "no replacement, node stays in service"
+		if answer.Name != "" {
+			text = "node stays in service, replacement kept for a notice"
+		}
+		r.fields(r.opts.Logger.Info()).Str("reason", why).Msg(text)
 	}
 	r.stopDrain(r.node.Name, r.known)
 	r.opts.Turns.Remove(r.node.Name)
@@ -304,18 +317,5 @@ func (r *reconciliation) pass(ctx context.Context, answer interruption.Replaceme
 		r.known.replacement, r.known.retry, r.known.retryFor = &answer, time.Now().Add(rebalanceLook), r.rec.Event
 	})
 	r.lookAgain(r.known.retry)
-	if was := r.rec.Replacement; was != nil && *was == answer && r.rec.Begun.IsZero() {
-		return nil // said already
-	}
-	rec := r.rec.Undone()
-	rec.Replacement = &answer
-	if err := r.progress(ctx, rec); err != nil {
-		return err
-	}
-	text := "no replacement, node stays in service"
-	if answer.Name != "" {
-		text = "node stays in service, replacement kept for a notice"
-	}
-	r.fields(r.opts.Logger.Info()).Str("reason", why).Msg(text)
 	return nil
 }

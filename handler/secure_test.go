@@ -1,12 +1,14 @@
 package handler
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
@@ -98,6 +100,53 @@ func TestNothingIsRequestedForPodsThatStay(t *testing.T) {
 		s.steps(t, 2)
 		wantPhase(t, s.nodes, interruption.Replacing)
 	})
+}
+
+// A node that is passed over is left alone for a minute, but its record says why at once, even if the first write fails.
+func TestPassIsRecordedAgain(t *testing.T) {
+	recommended(t, func(t *testing.T, s *atRisk) {
+		s.left, s.staying = 0, 2
+		s.accept(t)
+		s.failsOnce(t)
+		s.steps(t, 1)
+		if rec := wantPhase(t, s.nodes, interruption.Waiting); rec.Replacement == nil || rec.Replacement.State != provisioner.StateUnsupported {
+			t.Errorf("record %s, want it to say why no pod leaves", rec)
+		}
+		patches := s.nodes.patches
+		s.steps(t, 2)
+		if n := s.nodes.patches - patches; n > 0 {
+			t.Errorf("%d patches more, want none", n)
+		}
+	})
+}
+
+// The record still names a replacement that has failed, so none but that is asked about, until it has been written.
+func TestFailedReplacementIsFollowedUntilRecorded(t *testing.T) {
+	recommended(t, func(t *testing.T, s *atRisk) {
+		s.state = provisioner.StateRequested
+		s.accept(t)
+		s.steps(t, 2)
+		var asked *interruption.Replacement
+		s.h.opts.Provisioner = &fakeProvisioner{RequestFunc: func(rec interruption.Record) (interruption.Replacement, error) {
+			asked = rec.Replacement
+			return interruption.Replacement{Backend: "karpenter", Name: "claim", State: provisioner.StateFailed}, nil
+		}}
+		s.failsOnce(t)
+		s.steps(t, 1)
+		rec := wantPhase(t, s.nodes, interruption.Waiting)
+		if asked == nil || asked.Name != "claim" || rec.TurnTaken() || rec.Replacement.State != provisioner.StateFailed {
+			t.Errorf("asked about %+v, record %s; want the one that has failed, and the turn given back", asked, rec)
+		}
+	})
+}
+
+// failsOnce reconciles once, and the first write fails.
+func (s *atRisk) failsOnce(t *testing.T) {
+	t.Helper()
+	s.nodes.fails = apierrors.NewInternalError(errors.New("etcdserver: request timed out"))
+	if _, err := step(t, s.h); err == nil {
+		t.Fatal("no error, want that of the write")
+	}
 }
 
 // A recommendation that came to nothing, a rehearsal for example, doesn't delay the next one.
