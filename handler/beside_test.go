@@ -115,6 +115,13 @@ func TestNoDrainWaitsForWrites(t *testing.T) {
 	}
 }
 
+// unread nodes can't be read from etcd when a process begins to lead.
+type unread struct{ Nodes }
+
+func (unread) Get(context.Context, string, metav1.GetOptions) (*corev1.Node, error) {
+	return nil, errors.New("etcdserver: request timed out")
+}
+
 // Another process has changed the record, and the watch hasn't shown that yet: the record is written once with the
 // conditions and, as that is refused, once without, and then not again until the watch has caught up.
 func TestNoWriteIsRepeatedForAnOutdatedNode(t *testing.T) {
@@ -124,7 +131,7 @@ func TestNoWriteIsRepeatedForAnOutdatedNode(t *testing.T) {
 		plans := &plansOf{last: map[string]time.Time{}, first: map[string]time.Time{}}
 		var log bytes.Buffer
 		h := newTestHandler(t, f, func(o *setup) {
-			o.Nodes, o.Drainer, o.Provisioner = &slowNodes{fakeNodes: f, takes: time.Millisecond}, plans.drainer(), requested()
+			o.Nodes, o.Drainer, o.Provisioner = unread{&slowNodes{fakeNodes: f, takes: time.Millisecond}}, plans.drainer(), requested()
 			o.Logger = zerolog.New(&log)
 		})
 		accept(t, h, notice(interruption.SpotInterruption))

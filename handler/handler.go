@@ -131,7 +131,7 @@ func New(opts Options) *Handler {
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, longestRetry)),
 		writing:    semaphore.NewWeighted(acceptsAtOnce),
-		memory:     memory{byNode: map[string]*known{}},
+		memory:     memory{byNode: map[string]*known{}, ahead: map[string]*corev1.Node{}},
 		progress:   fair.NewLane(progressPlaces, progressWaiting),
 		conditions: conditions{lane: fair.NewLane(conditionPlaces, conditionsWaiting)},
 	}
@@ -168,6 +168,7 @@ func (h *Handler) Run(ctx context.Context) error {
 	// Not earlier: a replica that never leads would collect the names of all the nodes that are
 	// ever interrupted.
 	h.opts.Index.OnChange(h.Enqueue)
+	h.readAhead(ctx)
 	h.fillLine()
 	for _, name := range h.opts.Index.WithRecord() {
 		h.Enqueue(name)
@@ -231,6 +232,7 @@ func (h *Handler) forget(name string) {
 // process must not overlook those that the process before it has begun with.
 func (h *Handler) fillLine() {
 	for _, node := range h.opts.Index.All() {
+		node = h.memory.newest(node)
 		if rec, err := nodes.Record(node); err == nil && rec.TurnTaken() {
 			h.opts.Turns.Enqueue(node, rec)
 		}

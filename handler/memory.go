@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
 	"spot-handler/drain/plan"
@@ -17,6 +18,7 @@ import (
 type memory struct {
 	mu     sync.Mutex
 	byNode map[string]*known
+	ahead  map[string]*corev1.Node // that the watch doesn't have yet, see [Handler.readAhead]
 }
 
 // known is what we remember of one Node. Only the worker that has the node's key changes it;

@@ -73,6 +73,7 @@ func (h *Handler) read(ctx context.Context, name string) *reconciliation {
 		h.nodeGone(ctx, name, k)
 		return nil
 	}
+	node = h.memory.newest(node)
 	if nodes.Older(node.ResourceVersion, k.resourceVersion) {
 		return nil // our own last write has not come back yet; it will
 	}
@@ -201,6 +202,7 @@ func (h *Handler) nodeGone(ctx context.Context, name string, k *known) {
 	}
 	h.opts.Hooks.Orphaned(ctx, name, k.rec)
 	h.forget(name)
+	h.memory.change(func() { delete(h.memory.ahead, name) })
 }
 
 // lastKnown is what we can still say about a Node that no longer exists.

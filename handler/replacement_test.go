@@ -1,14 +1,18 @@
 package handler
 
 import (
+	"context"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"spot-handler/drain/plan"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
 )
 
@@ -265,6 +269,52 @@ func TestNameStaysOnTheRecord(t *testing.T) {
 			if rec := wantPhase(t, f, interruption.Replacing); rec.Replacement == nil || *rec.Replacement != named {
 				t.Errorf("after %+v: record %s, want %s named", answer, rec, named.Name)
 			}
+		}
+	})
+}
+
+// The watch of a new leader is behind: the last one has detached the instance and written that, and the watch doesn't
+// say so yet. What the new leader asks about, and what it writes, rests on the record as it is.
+func TestNewLeaderReadsRecordsFirst(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		accept(t, h, notice(interruption.SpotInterruption))
+		synctest.Wait()
+		detached := interruption.Replacement{
+			Backend: provisioner.ASG, Name: "group", Pool: "group", State: provisioner.StateLaunched, Detached: true,
+		}
+		node, _ := f.raw(t)
+		rec, err := nodes.Record(node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec.Replacement = &detached
+		node.Annotations[interruption.Annotation] = rec.String()
+		f.mu.Lock()
+		f.put(node) // and the watch is silent
+		f.mu.Unlock()
+		var asked []interruption.Replacement
+		h.opts.Provisioner = &fakeProvisioner{RequestFunc: func(rec interruption.Record) (interruption.Replacement, error) {
+			asked = append(asked, ptr.Deref(rec.Replacement, interruption.Replacement{}))
+			return detached, nil
+		}}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- h.Run(ctx) }()
+		time.Sleep(time.Second)
+		f.mu.Lock()
+		f.watcher.Modify(node.DeepCopy()) // it has caught up
+		f.mu.Unlock()
+		time.Sleep(time.Second)
+		stop()
+		<-ended
+		if len(asked) == 0 || slices.ContainsFunc(asked, func(a interruption.Replacement) bool { return a != detached }) {
+			t.Errorf("asked about %+v, want %+v alone", asked, detached)
+		}
+		if len(h.memory.ahead) > 0 {
+			t.Error("the Node is still kept, and the watch has it")
+		}
+		if rec := wantPhase(t, f, interruption.Replacing); !rec.Replacement.Detached {
+			t.Errorf("record %s, want it to say that the instance has left its group", rec)
 		}
 	})
 }
