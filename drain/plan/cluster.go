@@ -91,7 +91,7 @@ func (f *Fleet) wakeRefused(budget *policyv1.PodDisruptionBudget) {
 	}
 	var waiting []*tracked
 	for t := range f.waiting[budget.Namespace] {
-		if covers(budget, t.pod.Labels) {
+		if t.stays() && !t.node.canceled && covers(budget, t.pod.Labels) {
 			waiting = append(waiting, t)
 		}
 	}
@@ -120,6 +120,8 @@ type deployment struct {
 	replicas   map[types.UID]*Replica
 	state      DeploymentState // as it was last counted
 	counted    bool            // whether that has happened
+	told       DeploymentState // as it was when its pods' nodes were last told
+	knows      bool            // whether they were
 }
 
 // DeploymentSeen is how a Deployment is; nil if there is none, or no more.
@@ -175,6 +177,9 @@ func (e ReplicaSeen) apply(f *Fleet) {
 	}
 	if e.After != nil {
 		of.replicas[e.After.UID] = e.After
+		if e.After.surged { // it may be put back before the next count
+			delete(of.ledger.surging, e.After.UID)
+		}
 	}
 	f.recount(of)
 }
@@ -204,13 +209,14 @@ func (f *Fleet) count(of *deployment) {
 	if !of.listed {
 		return
 	}
-	was, had := of.state, of.counted
 	f.update(of)
-	is := of.state
-	news := (is.Selector == nil) != (was.Selector == nil) || is.Refuses != was.Refuses || is.Excess > was.Excess || is.Lacking > was.Lacking
-	if !had || news {
+	was, is := of.told, of.state // it may have been updated since for a request, which tells nobody
+	news := (is.Selector == nil) != (was.Selector == nil) || is.Refuses != was.Refuses || is.Excess > was.Excess ||
+		is.Lacking > was.Lacking || is.Unplaced > was.Unplaced
+	if !of.knows || news {
 		f.replanUsers(of.Subject)
 	}
+	of.told, of.knows = is, true
 	f.reopen(of.Name)
 }
 

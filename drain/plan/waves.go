@@ -80,6 +80,10 @@ type Waves struct {
 	Again time.Time
 }
 
+// until is when they become old even if nothing happens; zero means never. A review is a reason too: a node that was
+// planned before them doesn't ask for one.
+func (w Waves) until() time.Time { return interruption.Earlier(w.Again, w.Review) }
+
 // planWaves plans for the pods of all draining nodes together.
 func planWaves(now time.Time, nodes []Situation, budgets []*policyv1.PodDisruptionBudget) Waves {
 	pods, review := podsInWaves(now, nodes)
@@ -430,7 +434,7 @@ func (f *Fleet) planWaves() {
 	f.wavesFloor = f.now.Add(time.Duration(pods) * wavesPause)
 	f.wavesAt = interruption.Later(f.now.Add(wavesFor), f.wavesFloor)
 	was := f.waves
-	f.waves, f.wavesAgain = fresh, fresh.Again
+	f.waves, f.wavesAgain = fresh, fresh.until()
 	if len(fresh.Starts) == 0 {
 		return // no node has to go earlier, and the loop would visit every pod each time a node begins
 	}
