@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -39,6 +40,10 @@ func (e BudgetSeen) apply(f *Fleet) {
 	of := f.budgetsIn(one.Namespace)
 	at, known := slices.BinarySearchFunc(of.list, one, func(a, b *policyv1.PodDisruptionBudget) int { return cmp.Compare(a.Name, b.Name) })
 	list := slices.Clone(of.list) // a situation might have the other
+	var was *policyv1.PodDisruptionBudget
+	if known {
+		was = list[at]
+	}
 	switch {
 	case e.After == nil && known:
 		list = slices.Delete(list, at, at+1)
@@ -49,12 +54,22 @@ func (e BudgetSeen) apply(f *Fleet) {
 		list = slices.Insert(list, at, e.After)
 	}
 	of.list, of.index = list, nil
-	if of.listed && known != (e.After != nil) { // pods might have another budget now
-		f.replanUsers(ofNamespace(Budgets, one.Namespace))
+	switch {
+	case !of.listed, !known && e.After == nil:
+	case !known, e.After == nil, coversOthers(was, e.After), (waveSize(was) > 0) != (waveSize(e.After) > 0):
+		f.replanUsers(ofNamespace(Budgets, one.Namespace)) // pods might have another budget now, or one that lets them go
+		f.wavesOld = true
+	case waveSize(was) != waveSize(e.After), sparedBy(was, 0) != sparedBy(e.After, 0):
+		f.wavesOld = true
 	}
 	if e.After != nil {
 		f.wakeRefused(e.After)
 	}
+}
+
+// coversOthers reports whether the budget selects other pods than it did.
+func coversOthers(was, is *policyv1.PodDisruptionBudget) bool {
+	return metav1.FormatLabelSelector(was.Spec.Selector) != metav1.FormatLabelSelector(is.Spec.Selector)
 }
 
 func (f *Fleet) budgetsIn(namespace string) *budgets {

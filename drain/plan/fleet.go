@@ -282,6 +282,9 @@ func (f *Fleet) drain(n *node, state NodeState) {
 	if n.draining && n.state == state {
 		return
 	}
+	if n.draining && !interruption.Earlier(n.state.Deadline, state.Deadline).Equal(n.state.Deadline) {
+		f.todo.Halt = append(f.todo.Halt, n.name) // less time than there was when they began
+	}
 	f.wavesStale()
 	n.fresh = n.fresh && n.state == state
 	n.state, n.planned, n.draining = state, true, true

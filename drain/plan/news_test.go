@@ -93,3 +93,77 @@ func TestWavesAreReviewed(t *testing.T) {
 		t.Errorf("they are old at %s, want %s", until, waves.Review)
 	}
 }
+
+// A budget that is there already, and lets another number of pods go, changes when pods have to go. One that never let
+// any go, and now does, or selects others, changes whether they do.
+func TestChangedBudgetIsNews(t *testing.T) {
+	of := func(selects string, expected, desired, current int32) *policyv1.PodDisruptionBudget {
+		b := shopBudget("web", expected, desired, current)
+		b.Spec.Selector.MatchLabels["tier"] = selects
+		return b
+	}
+	for name, tt := range map[string]struct {
+		is           *policyv1.PodDisruptionBudget
+		waves, plans bool
+	}{
+		"nothing":               {of("a", 4, 2, 4), false, false},
+		"lets three go":         {of("a", 5, 2, 5), true, false},
+		"has a broken pod":      {of("a", 4, 2, 3), true, false},
+		"lets none go any more": {of("a", 4, 4, 4), true, true},
+		"selects others":        {of("b", 4, 2, 4), true, true},
+		"is gone":               {nil, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := NewFleet(Policy{}, 32, 1)
+			n := &node{name: "node-a"}
+			f.users[ofNamespace(Budgets, "shop")] = map[*node]struct{}{n: {}}
+			was := of("a", 4, 2, 4)
+			f.Apply(now, BudgetSeen{nil, was})
+			f.Apply(now, BudgetsListed{"shop"})
+			f.told(n)
+			f.wavesOld = false
+			f.Apply(now, BudgetSeen{was, tt.is})
+			if plans := f.told(n); f.wavesOld != tt.waves || plans != tt.plans {
+				t.Errorf("waves %t, plans %t; want %t and %t", f.wavesOld, plans, tt.waves, tt.plans)
+			}
+		})
+	}
+}
+
+// A request that began when there was time to wait for its answer is cut short when there is less.
+func TestEarlierDeadlineHaltsRequests(t *testing.T) {
+	f := NewFleet(Policy{}, 32, 1)
+	set := func(deadline time.Time) []string {
+		f.Apply(now, Set{"node-a", Wanted{NodeState{Deadline: deadline, Since: now}, Drain}})
+		return f.Next(now).Halt
+	}
+	soon, later := now.Add(2*time.Minute), now.Add(3*time.Minute)
+	for _, step := range []struct {
+		deadline time.Time
+		halts    int
+	}{{time.Time{}, 0}, {later, 1}, {later, 0}, {soon, 1}, {later, 0}, {time.Time{}, 0}} {
+		if halts := set(step.deadline); len(halts) != step.halts {
+			t.Errorf("deadline %s: halts %v, want %d", step.deadline, halts, step.halts)
+		}
+	}
+}
+
+// The plan that a first look waits for half a second for comes even if the node has been planned again meanwhile.
+func TestLookEndsThoughPlannedAgain(t *testing.T) {
+	s := newScene(t, 1, Policy{Strategy: StrategySurge})
+	s.add(pod("a", withGrace(30)), "", "node-a", 0)
+	f := s.fleet
+	f.Apply(s.now, Set{"node-a", Wanted{NodeState{Since: s.start}, Look}})
+	f.Apply(s.now, PodSeen{Node: "node-a", After: pod("a", withGrace(30))})
+	f.Apply(s.now, PodsListed{"node-a"})
+	f.Next(s.now)
+	if _, ok := f.Status(s.now, "node-a"); ok {
+		t.Fatal("a good answer, and nothing is known of the pod's budgets")
+	}
+	known := f.nodes["node-a"].known
+	f.Apply(s.now, Set{"node-a", Wanted{NodeState{Since: s.start, Capacity: PendingCapacity}, Look}})
+	f.Status(s.now, "node-a")
+	if wake := f.Next(s.now).Wake; wake.IsZero() || wake.After(known.Add(lookFor)) {
+		t.Errorf("asks again at %s, want %s", wake, known.Add(lookFor))
+	}
+}

@@ -186,9 +186,9 @@ func (f *Fleet) plan(n *node, state NodeState) View {
 		if len(view.Moving) > 0 {
 			f.todo.Planned = append(f.todo.Planned, n.name)
 		}
-		if !n.complete {
-			f.plans.sooner(n, f.now.Add(lookFor))
-		}
+	}
+	if enough := n.known.Add(lookFor); !n.complete && f.now.Before(enough) {
+		f.plans.sooner(n, enough)
 	}
 	return view
 }
