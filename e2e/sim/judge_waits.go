@@ -80,6 +80,10 @@ func (j *judge) judgeWait(node *corev1.Node, rec interruption.Record, s said, wr
 		if begins := rec.Deadline.Add(-scheduledLead); j.calm() && begins.Before(just) {
 			wrong("it is said to wait for its time, which came at %.3f", begins.Sub(j.w.began).Seconds())
 		}
+	case s.WaitsFor == "a notice, or its recommendation to lapse: it is only cordoned":
+		if rec.Kind != interruption.RebalanceRecommendation || rec.Phase != interruption.Noticed || rec.TurnTaken() {
+			wrong("it is said to be only cordoned")
+		}
 	case s.WaitsFor == "the drain to begin":
 		if still && j.calm() && all > 0 && sure(rec) {
 			wrong("its drain is said not to have begun")

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -38,5 +39,33 @@ func TestOrder(t *testing.T) {
 				t.Errorf("from %d on: %s at place %d, want %s", i, got.Node, n, want[n].Name)
 			}
 		}
+	}
+}
+
+// Nodes that were passed over wait for their next turn, and nobody waits for them. One that is only cordoned waits for
+// no drain, and one whose pods all terminate no longer for its replacement.
+func TestNobodyWaitsInVain(t *testing.T) {
+	passed := func(r *interruption.Record) { r.Replacement = replacement("Failed", "no capacity") }
+	all := []*corev1.Node{
+		node("passed-over", "spot", recommended(-30, passed)),
+		node("passed-over-too", "spot", recommended(-20, passed)),
+		node("new", "spot", recommended(-10, func(*interruption.Record) {})),
+		node("cordoned", "spot", recommended(-9, func(r *interruption.Record) { r.Phase = interruption.Noticed })),
+		node("ending", "spot", as(interruption.Draining, &interruption.Pods{Total: 1}, replacement("Requested", ""))),
+	}
+	want := map[string]string{
+		"passed-over":     "its next turn: it could not be replaced this time",
+		"passed-over-too": "its next turn: it could not be replaced this time",
+		"new":             "a slot in its pool: 0 under way, 0 ahead of it",
+		"cordoned":        "a notice, or its recommendation to lapse: it is only cordoned",
+		"ending":          "1 pod to end",
+	}
+	ends := pod(1, func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: after(60)} })
+	got := map[string]string{}
+	for _, i := range Of(after(50), all, map[string][]*corev1.Pod{"ending": {ends}, "cordoned": {pod(2, func(*corev1.Pod) {})}}) {
+		got[i.Node] = i.WaitsFor
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }

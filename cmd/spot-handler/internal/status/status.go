@@ -138,7 +138,7 @@ type interrupted struct {
 func Of(now time.Time, all []*corev1.Node, pods map[string][]*corev1.Pod) []Interruption {
 	line := turns.NewLine(turns.Concurrency{}, nil, nil) // which gives no turns
 	for _, node := range all {
-		if rec, err := nodes.Record(node); err == nil {
+		if rec, err := nodes.Record(node); err == nil && !passedOver(rec) {
 			line.Enqueue(node, rec)
 		}
 	}
@@ -263,15 +263,17 @@ func (n interrupted) waitsFor() string {
 		return "its time: --scheduled-lead before its window"
 	case rec.Phase.Over():
 		return n.afterwards()
+	case rec.Phase == interruption.Noticed && rec.Kind == interruption.RebalanceRecommendation && !rec.TurnTaken():
+		return "a notice, or its recommendation to lapse: it is only cordoned"
 	case n.podsKnown && len(n.here) == 0 && n.staying > 0:
 		return n.stays()
 	case n.podsKnown && len(n.here) == 0 && rec.Phase != interruption.Noticed:
 		return "volumes to be detached"
 	case rec.Phase == interruption.Noticed && rec.Replacement == nil:
 		return "the drain to begin"
-	case rec.Phase == interruption.Draining && rec.Pods != nil && rec.Pods.Refusal != "" && (!n.podsKnown || n.counts.Terminating < len(n.here)):
+	case rec.Phase == interruption.Draining && rec.Pods != nil && rec.Pods.Refusal != "" && !n.allEnd():
 		return "an eviction that was refused: " + rec.Pods.Refusal
-	case rec.Replacement != nil && provisioner.Pending(rec.Replacement.State):
+	case rec.Replacement != nil && provisioner.Pending(rec.Replacement.State) && !n.allEnd():
 		return replacementOf(*rec.Replacement)
 	case !n.podsKnown:
 		return "its pods to leave"
@@ -279,20 +281,33 @@ func (n interrupted) waitsFor() string {
 	return n.departures()
 }
 
+// allEnd reports whether the pods that are left are known, and all terminate: nothing else is waited for.
+func (n interrupted) allEnd() bool {
+	return n.podsKnown && len(n.here) > 0 && n.counts.Terminating == len(n.here)
+}
+
+// passedOver reports whether a recommended node has had its turn, and stays in service. It isn't in line until it is
+// tried again, in a minute.
+func passedOver(rec interruption.Record) bool {
+	return rec.Kind == interruption.RebalanceRecommendation && rec.Phase == interruption.Waiting && !rec.TurnTaken() && rec.Replacement != nil
+}
+
 // turn is what a recommended node waits for until it is marked, which happens once its replacement is Ready.
 func (n interrupted) turn() string {
-	begun, ahead := n.line.Ahead(n.node.Name)
-	switch asked := n.rec.Replacement; {
-	case n.rec.TurnTaken() && asked != nil && provisioner.Pending(asked.State):
-		return replacementOf(*asked)
+	asked := n.rec.Replacement
+	switch {
+	case passedOver(n.rec) && provisioner.Pending(asked.State): // kept in case a notice comes
+		return "its next turn: no pod would leave on a recommendation this time"
+	case passedOver(n.rec):
+		return "its next turn: it could not be replaced this time"
 	case n.rec.TurnTaken() && asked == nil:
 		return "its replacement to be requested"
-	case begun+ahead > 0 || asked == nil:
-	case provisioner.Pending(asked.State): // kept in case a notice comes
-		return "its next turn: no pod would leave on a recommendation this time"
-	default:
-		return "its next turn: it could not be replaced this time"
+	case n.rec.TurnTaken() && provisioner.Pending(asked.State):
+		return replacementOf(*asked)
+	case n.rec.TurnTaken():
+		return "the drain to begin"
 	}
+	begun, ahead := n.line.Ahead(n.node.Name)
 	return fmt.Sprintf("a slot in its pool: %d under way, %d ahead of it", begun, ahead)
 }
 
