@@ -11,9 +11,9 @@ import (
 	"spot-handler/handler/nodes"
 )
 
-// The watch of a new leader can be seconds behind the last writes of the leader before it. What it concludes from an
-// outdated record would outlive that: that an instance is in no group, which has been detached, or that a node has its
-// turn, which it has given back. So it first reads each interrupted Node once from etcd.
+// A new leader's watch can be seconds behind its predecessor's last writes. What the leader concludes from an outdated
+// record would outlive that record: that a detached instance belongs to no group, or that a node still has the turn it
+// has already given back. So the leader first reads each interrupted Node once from etcd.
 
 const (
 	// readsAhead is how many of these reads are made concurrently.

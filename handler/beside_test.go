@@ -115,7 +115,7 @@ func TestNoDrainWaitsForWrites(t *testing.T) {
 	}
 }
 
-// unread nodes can't be read from etcd when a process begins to lead.
+// unread is a Nodes whose Get always fails, so a new leader can't read any Node from etcd.
 type unread struct{ Nodes }
 
 func (unread) Get(context.Context, string, metav1.GetOptions) (*corev1.Node, error) {

@@ -294,7 +294,7 @@ func (r *reconciliation) secure(ctx context.Context) error {
 }
 
 // pass leaves a node in service that no pod leaves for its replacement, gives its turn to the next in
-// line, and tries again after a while. It keeps its turn until the record says so.
+// line, and tries again after a while. The node keeps its turn until the record says that it was passed over.
 func (r *reconciliation) pass(ctx context.Context, answer interruption.Replacement, why string) error {
 	if r.rec.Returns() {
 		return r.dropRecommendation(ctx, why)

@@ -311,7 +311,7 @@ func TestNewLeaderReadsRecordsFirst(t *testing.T) {
 			t.Errorf("asked about %+v, want %+v alone", asked, detached)
 		}
 		if len(h.memory.ahead) > 0 {
-			t.Error("the Node is still kept, and the watch has it")
+			t.Error("the Node is still kept although the watch has caught up")
 		}
 		if rec := wantPhase(t, f, interruption.Replacing); !rec.Replacement.Detached {
 			t.Errorf("record %s, want it to say that the instance has left its group", rec)

@@ -102,7 +102,8 @@ func TestNothingIsRequestedForPodsThatStay(t *testing.T) {
 	})
 }
 
-// A node that is passed over is left alone for a minute, but its record says why at once, even if the first write fails.
+// A node that is passed over is left alone for a minute, but its record says why at once, even if the first write
+// fails.
 func TestPassIsRecordedAgain(t *testing.T) {
 	recommended(t, func(t *testing.T, s *atRisk) {
 		s.left, s.staying = 0, 2
@@ -115,12 +116,12 @@ func TestPassIsRecordedAgain(t *testing.T) {
 		patches := s.nodes.patches
 		s.steps(t, 2)
 		if n := s.nodes.patches - patches; n > 0 {
-			t.Errorf("%d patches more, want none", n)
+			t.Errorf("%d more patches, want none", n)
 		}
 	})
 }
 
-// The record still names a replacement that has failed, so none but that is asked about, until it has been written.
+// Until the failure has been written, the record still names the failed replacement, so only that one is asked about.
 func TestFailedReplacementIsFollowedUntilRecorded(t *testing.T) {
 	recommended(t, func(t *testing.T, s *atRisk) {
 		s.state = provisioner.StateRequested
@@ -145,7 +146,7 @@ func (s *atRisk) failsOnce(t *testing.T) {
 	t.Helper()
 	s.nodes.fails = apierrors.NewInternalError(errors.New("etcdserver: request timed out"))
 	if _, err := step(t, s.h); err == nil {
-		t.Fatal("no error, want that of the write")
+		t.Fatal("no error, want the write's error")
 	}
 }
 

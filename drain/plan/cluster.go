@@ -67,7 +67,7 @@ func (e BudgetSeen) apply(f *Fleet) {
 	}
 }
 
-// coversOthers reports whether the budget selects other pods than it did.
+// coversOthers reports whether the budget selects different pods than before.
 func coversOthers(was, is *policyv1.PodDisruptionBudget) bool {
 	return metav1.FormatLabelSelector(was.Spec.Selector) != metav1.FormatLabelSelector(is.Spec.Selector)
 }
@@ -136,7 +136,7 @@ type deployment struct {
 	state      DeploymentState // as it was last counted
 	counted    bool            // whether that has happened
 	told       DeploymentState // as it was when its pods' nodes were last told
-	knows      bool            // whether they were
+	knows      bool            // whether they ever were told
 }
 
 // DeploymentSeen is how a Deployment is; nil if there is none, or no more.
@@ -225,7 +225,7 @@ func (f *Fleet) count(of *deployment) {
 		return
 	}
 	f.update(of)
-	was, is := of.told, of.state // it may have been updated since for a request, which tells nobody
+	was, is := of.told, of.state // it may have been updated since for a request, without telling anyone
 	news := (is.Selector == nil) != (was.Selector == nil) || is.Refuses != was.Refuses || is.Excess > was.Excess ||
 		is.Lacking > was.Lacking || is.Unplaced > was.Unplaced
 	if !of.knows || news {

@@ -283,7 +283,7 @@ func (f *Fleet) drain(n *node, state NodeState) {
 		return
 	}
 	if n.draining && !interruption.Earlier(n.state.Deadline, state.Deadline).Equal(n.state.Deadline) {
-		f.todo.Halt = append(f.todo.Halt, n.name) // less time than there was when they began
+		f.todo.Halt = append(f.todo.Halt, n.name) // its requests began when there was more time
 	}
 	f.wavesStale()
 	n.fresh = n.fresh && n.state == state

@@ -43,7 +43,7 @@ func TestRequestHidesNoNews(t *testing.T) {
 	of.ledger.giveUpSurges("no surge is allowed")
 	f.update(of)
 	if f.count(of); !f.told(n) {
-		t.Error("nobody is told that the Deployment's pods are surged no more")
+		t.Error("nobody is told that the Deployment's pods are no longer surged")
 	}
 }
 
@@ -56,7 +56,7 @@ func TestSurgedForAMoment(t *testing.T) {
 		f.Apply(now, e)
 	}
 	if f.count(of); of.state.Surging != 0 {
-		t.Errorf("%d pods are said to be asked for", of.state.Surging)
+		t.Errorf("%d pods are still counted as being surged, want 0", of.state.Surging)
 	}
 }
 
@@ -78,7 +78,7 @@ func TestOnlyPodsThatStayAreWoken(t *testing.T) {
 	budget.Status.DisruptionsAllowed = 1
 	f.Apply(now, BudgetSeen{After: budget})
 	if !alive.woken {
-		t.Error("a pod that is gone, or whose node was cancelled, has taken its turn")
+		t.Error("a pod that is gone, or whose node was cancelled, took the waiting pod's turn")
 	}
 }
 
@@ -90,12 +90,12 @@ func TestWavesAreReviewed(t *testing.T) {
 		t.Fatal("nothing is to be reviewed")
 	}
 	if until := waves.until(); until.IsZero() || until.After(waves.Review) {
-		t.Errorf("they are old at %s, want %s", until, waves.Review)
+		t.Errorf("the waves go stale at %s, want %s at the latest", until, waves.Review)
 	}
 }
 
-// A budget that is there already, and lets another number of pods go, changes when pods have to go. One that never let
-// any go, and now does, or selects others, changes whether they do.
+// A budget that now lets a different number of pods go changes when pods have to go. One that begins or ceases to let
+// pods go, or that now selects different pods, changes whether they do.
 func TestChangedBudgetIsNews(t *testing.T) {
 	of := func(selects string, expected, desired, current int32) *policyv1.PodDisruptionBudget {
 		b := shopBudget("web", expected, desired, current)
@@ -148,7 +148,7 @@ func TestEarlierDeadlineHaltsRequests(t *testing.T) {
 	}
 }
 
-// The plan that a first look waits for half a second for comes even if the node has been planned again meanwhile.
+// A first look is answered after half a second at the latest, even if the node has been planned again meanwhile.
 func TestLookEndsThoughPlannedAgain(t *testing.T) {
 	s := newScene(t, 1, Policy{Strategy: StrategySurge})
 	s.add(pod("a", withGrace(30)), "", "node-a", 0)
@@ -158,12 +158,12 @@ func TestLookEndsThoughPlannedAgain(t *testing.T) {
 	f.Apply(s.now, PodsListed{"node-a"})
 	f.Next(s.now)
 	if _, ok := f.Status(s.now, "node-a"); ok {
-		t.Fatal("a good answer, and nothing is known of the pod's budgets")
+		t.Fatal("an answer, although nothing is known about the pod's budgets")
 	}
 	known := f.nodes["node-a"].known
 	f.Apply(s.now, Set{"node-a", Wanted{NodeState{Since: s.start, Capacity: PendingCapacity}, Look}})
 	f.Status(s.now, "node-a")
 	if wake := f.Next(s.now).Wake; wake.IsZero() || wake.After(known.Add(lookFor)) {
-		t.Errorf("asks again at %s, want %s", wake, known.Add(lookFor))
+		t.Errorf("asks again at %s, want %s at the latest", wake, known.Add(lookFor))
 	}
 }

@@ -80,8 +80,8 @@ type Waves struct {
 	Again time.Time
 }
 
-// until is when they become old even if nothing happens; zero means never. A review is a reason too: a node that was
-// planned before them doesn't ask for one.
+// until is when the waves go stale even if nothing happens; zero means never. A due review makes them stale too: a node
+// planned before the waves doesn't ask for one.
 func (w Waves) until() time.Time { return interruption.Earlier(w.Again, w.Review) }
 
 // planWaves plans for the pods of all draining nodes together.

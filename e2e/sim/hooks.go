@@ -124,8 +124,8 @@ func (j *judge) hookOf(id, transition string) *asgemu.Wait {
 	return nil
 }
 
-// deadlineOf is the record's deadline, or an earlier one of the node's hook: the daemon asks the group for that, and goes
-// by it before the record says so.
+// deadlineOf is the record's deadline, or an earlier one of the node's hook: the daemon asks the group for that, and
+// goes by it before the record says so.
 func (j *judge) deadlineOf(node string, rec interruption.Record) time.Time {
 	i := j.w.instanceOf(node)
 	if i == nil || j.hooks[i.id] == nil || len(rec.Hooks) == 0 {

@@ -123,7 +123,7 @@ func (j *judge) placeholderChanged(c memapi.Change) {
 	// Until the record says that they were made, a process that got no answer, or the next leader, can't tell a
 	// placeholder that was preempted from one that was never made.
 	unknown := !noted && (len(j.w.faulty.spans) > 0 || j.w.Scene.Rates != Rates{})
-	// One that was told to come back later asks again without looking, and may have lost the Lease meanwhile.
+	// A process that was told to retry later does so without looking again, and may have lost the Lease meanwhile.
 	deposed := j.twoLead() && c.By != j.led
 	if j.placeholders[key] && !unknown && !deposed {
 		j.breaks(oneEach, "%s makes placeholder %s for %s again", c.By, c.Key, of)

@@ -42,8 +42,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// Nodes that were passed over wait for their next turn, and nobody waits for them. One that is only cordoned waits for
-// no drain, and one whose pods all terminate no longer for its replacement.
+// A passed-over node waits for its next turn, and no other node waits behind it. A node that is only cordoned doesn't
+// wait for a drain, and one whose pods are all terminating no longer waits for its replacement.
 func TestNobodyWaitsInVain(t *testing.T) {
 	passed := func(r *interruption.Record) { r.Replacement = replacement("Failed", "no capacity") }
 	all := []*corev1.Node{

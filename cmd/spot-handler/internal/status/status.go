@@ -281,7 +281,7 @@ func (n interrupted) waitsFor() string {
 	return n.departures()
 }
 
-// allEnd reports whether the pods that are left are known, and all terminate: nothing else is waited for.
+// allEnd reports whether the remaining pods are known and all terminating: nothing else is waited for then.
 func (n interrupted) allEnd() bool {
 	return n.podsKnown && len(n.here) > 0 && n.counts.Terminating == len(n.here)
 }
