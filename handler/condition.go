@@ -214,11 +214,11 @@ func conditionsOf(rec interruption.Record, cordonOnly bool) []corev1.NodeConditi
 	if !rec.Kind.Certain() {
 		show(nodes.MaintenancePlanned, nodes.ConditionReasonPrefix+notice)
 	}
-	switch onlyCordoned := cordonOnly || rec.Kind == interruption.RebalanceRecommendation && !rec.TurnTaken(); {
+	switch {
 	case rec.Phase == interruption.Waiting:
 	case rec.Phase.Over():
 		list = append(list, drainedCondition(rec))
-	case !onlyCordoned:
+	case !cordonOnly && !rec.OnlyCordoned():
 		show(nodes.DrainInProgress, nodes.ConditionReasonPrefix+notice)
 	}
 	return list

@@ -35,7 +35,7 @@ func TestRequestHidesNoNews(t *testing.T) {
 	f, n, of := waitingFor()
 	f.update(of) // for a request
 	if f.count(of); !f.told(n) {
-		t.Error("the first count tells nobody")
+		t.Error("the node isn't planned again after the first count")
 	}
 	if f.count(of); f.told(n) {
 		t.Error("planned again without news")
@@ -43,7 +43,7 @@ func TestRequestHidesNoNews(t *testing.T) {
 	of.ledger.giveUpSurges("no surge is allowed")
 	f.update(of)
 	if f.count(of); !f.told(n) {
-		t.Error("nobody is told that the Deployment's pods are no longer surged")
+		t.Error("the node isn't planned again, although the Deployment's pods are no longer surged")
 	}
 }
 

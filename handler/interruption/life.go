@@ -103,6 +103,17 @@ func (r Record) TurnTaken() bool {
 	return !r.Begun.IsZero() || r.Phase == Replacing || r.Phase == Draining
 }
 
+// OnlyCordoned reports whether a recommended node is cordoned and, as its pool's policy has it, not drained.
+func (r Record) OnlyCordoned() bool {
+	return r.Kind == RebalanceRecommendation && r.Phase == Noticed && !r.TurnTaken()
+}
+
+// PassedOver reports whether a recommended node has had its turn, and stays in service. It isn't in line until it is
+// tried again, in a minute.
+func (r Record) PassedOver() bool {
+	return r.Kind == RebalanceRecommendation && r.Phase == Waiting && !r.TurnTaken() && r.Replacement != nil
+}
+
 // Undone is the record as if nothing had been done yet, except for what is set on the Node.
 func (r Record) Undone() Record {
 	r.Replacement, r.Pods, r.Ended, r.Begun, r.Boot = nil, nil, time.Time{}, time.Time{}, ""

@@ -138,7 +138,7 @@ type interrupted struct {
 func Of(now time.Time, all []*corev1.Node, pods map[string][]*corev1.Pod) []Interruption {
 	line := turns.NewLine(turns.Concurrency{}, nil, nil) // which gives no turns
 	for _, node := range all {
-		if rec, err := nodes.Record(node); err == nil && !passedOver(rec) {
+		if rec, err := nodes.Record(node); err == nil && !rec.PassedOver() {
 			line.Enqueue(node, rec)
 		}
 	}
@@ -263,7 +263,7 @@ func (n interrupted) waitsFor() string {
 		return "its time: --scheduled-lead before its window"
 	case rec.Phase.Over():
 		return n.afterwards()
-	case rec.Phase == interruption.Noticed && rec.Kind == interruption.RebalanceRecommendation && !rec.TurnTaken():
+	case rec.OnlyCordoned():
 		return "a notice, or its recommendation to lapse: it is only cordoned"
 	case n.podsKnown && len(n.here) == 0 && n.staying > 0:
 		return n.stays()
@@ -286,19 +286,13 @@ func (n interrupted) allEnd() bool {
 	return n.podsKnown && len(n.here) > 0 && n.counts.Terminating == len(n.here)
 }
 
-// passedOver reports whether a recommended node has had its turn, and stays in service. It isn't in line until it is
-// tried again, in a minute.
-func passedOver(rec interruption.Record) bool {
-	return rec.Kind == interruption.RebalanceRecommendation && rec.Phase == interruption.Waiting && !rec.TurnTaken() && rec.Replacement != nil
-}
-
 // turn is what a recommended node waits for until it is marked, which happens once its replacement is Ready.
 func (n interrupted) turn() string {
 	asked := n.rec.Replacement
 	switch {
-	case passedOver(n.rec) && provisioner.Pending(asked.State): // kept in case a notice comes
+	case n.rec.PassedOver() && provisioner.Pending(asked.State): // kept in case a notice comes
 		return "its next turn: no pod would leave on a recommendation this time"
-	case passedOver(n.rec):
+	case n.rec.PassedOver():
 		return "its next turn: it could not be replaced this time"
 	case n.rec.TurnTaken() && asked == nil:
 		return "its replacement to be requested"
