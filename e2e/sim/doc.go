@@ -129,9 +129,7 @@
 // Two of them, 2300022897 and 2600005639, had been there for long: of 110,400 rounds they showed in three, and two of
 // these break only sometimes. So look at a round that breaks once, even if it doesn't break again. Once both were
 // fixed, 85,560 rounds found one more, 3000036317. What reading found after that is tested in
-// handler/replacement_test.go and drain/plan/news_test.go. Since then, 10,080 rounds with 34,728 interrupted nodes have
-// found one that breaks, 3700004066, and still does: an instance has left its group, and the daemon leaves a pod there
-// whose budget never lets any go, which the judge expects to be surged.
+// handler/replacement_test.go and drain/plan/news_test.go.
 //
 // # Reproducing
 //

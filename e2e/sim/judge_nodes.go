@@ -312,7 +312,7 @@ func (j *judge) stands(node *corev1.Node, rec interruption.Record) bool {
 	if a := rec.Replacement; a != nil && a.Backend == provisioner.ASG && a.Name != "" && slices.ContainsFunc(j.w.podsOn(node.Name), hasToMove) {
 		leaves := func(pod *corev1.Pod) bool {
 			of := j.w.workloadOf(pod)
-			blocked := j.closedUntil(pod).Equal(time.Now()) && (of == nil || !j.surges(of))
+			blocked := j.closedUntil(pod).Equal(time.Now()) && (of == nil || !j.surges(of)) || j.neverLetsGo(pod)
 			last := of != nil && (of.Gang || of.Kind == "Job") || pod.Annotations["spot-handler/when"] == "last"
 			return hasToMove(pod) && pod.Annotations[doNotDisrupt] == "" && !blocked && !last
 		}
