@@ -45,8 +45,9 @@ func conditionLines(node *corev1.Node) (lines []string) {
 func TestConditionPatch(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	spot := interruption.Record{Kind: interruption.SpotInterruption, Phase: interruption.Noticed, Deadline: now.Add(2 * time.Minute)}
-	drained, failed, waiting := spot, spot, spot
+	drained, hurried, failed, waiting := spot, spot, spot, spot
 	drained.Phase, drained.Pods = interruption.Released, &interruption.Pods{Total: 3, Graceful: 3}
+	hurried.Phase, hurried.Pods = interruption.Released, &interruption.Pods{Total: 3, Graceful: 1, Truncated: 2}
 	failed.Phase, failed.Pods = interruption.DeadlineReached, &interruption.Pods{Total: 3, Graceful: 1, Left: 2}
 	waiting.Phase = interruption.Waiting
 	risk := interruption.Record{Kind: interruption.RebalanceRecommendation, Phase: interruption.Draining}
@@ -65,6 +66,8 @@ func TestConditionPatch(t *testing.T) {
 		draining       = condition(nodes.DrainInProgress, corev1.ConditionTrue, "SpotHandlerSpotInterruption", soon)
 		isDrained      = condition(nodes.Drained, corev1.ConditionTrue, "SpotHandlerDrained", "3 of 3 pods have left")
 		isNot          = condition(nodes.Drained, corev1.ConditionFalse, "SpotHandlerDeadlineReached", "1 of 3 pods have left")
+		isHurried      = condition(nodes.Drained, corev1.ConditionTrue, "SpotHandlerDrained",
+			"3 of 3 pods have left or are ending, 2 of them with less than their grace period")
 		atRisk         = condition(interruption.ConditionType, corev1.ConditionTrue, "RebalanceRecommendation", never)
 		riskDraining   = condition(nodes.DrainInProgress, corev1.ConditionTrue, "SpotHandlerRebalanceRecommendation", never)
 		riskPlanned    = condition(nodes.MaintenancePlanned, corev1.ConditionTrue, "SpotHandlerRebalanceRecommendation", never)
@@ -86,6 +89,7 @@ func TestConditionPatch(t *testing.T) {
 		"upgraded":    {&spot, false, list{interrupted}, list{interrupted, draining}, "DrainInProgress"},
 		"drained":     {&drained, false, list{interrupted, draining}, list{interrupted, isDrained}, "-DrainInProgress Drained"},
 		"as it ended": {&drained, false, list{interrupted, isDrained}, list{interrupted, isDrained}, ""},
+		"some end":    {&hurried, false, list{interrupted, draining}, list{interrupted, isHurried}, "-DrainInProgress Drained"},
 		"pods left":   {&failed, false, list{interrupted, isDrained}, list{interrupted, isNot}, "Drained"},
 
 		"somebody else drains": {&spot, true, nil, list{interrupted}, "spot-handler/Interrupted"},

@@ -1,6 +1,7 @@
 package handler
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -48,7 +49,8 @@ func (h *Handler) close(node string, k *known, status plan.Status, rec interrupt
 // endAgain writes the end of a drain that was counted when it could not be written.
 func (r *reconciliation) endAgain(ctx context.Context) error {
 	rec, final := r.rec, r.known.final
-	rec.Phase, rec.Pods, rec.Ended, rec.Replacement = final.Phase, final.Pods, final.Ended, final.Replacement
+	rec.Phase, rec.Pods, rec.Ended = final.Phase, final.Pods, final.Ended
+	rec.Replacement = cmp.Or(final.Replacement, rec.Replacement)
 	return r.release(ctx, rec)
 }
 

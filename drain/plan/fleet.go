@@ -303,6 +303,7 @@ func (f *Fleet) cancel(n *node) {
 	for _, t := range n.tracked {
 		f.place(t)
 	}
+	f.reportGangs(n, nil)
 	f.putBack(n)
 }
 

@@ -85,3 +85,26 @@ func TestGangsOfANodeThatGoes(t *testing.T) {
 		t.Errorf("gangs %v of nodes %v are remembered", g.of, g.on)
 	}
 }
+
+// A node that is cancelled no longer decides when its gangs leave other nodes, not even when it is planned again.
+func TestGangsOfACancelledNode(t *testing.T) {
+	f := NewFleet(holding, 32, 1)
+	gang := Gang{"shop", GangLabel, "g"}
+	for name, in := range map[string]time.Duration{"node-a": 2 * time.Minute, "node-b": time.Hour} {
+		f.Apply(now, Set{name, Wanted{NodeState{Deadline: now.Add(in), Since: now, Capacity: PendingCapacity}, Drain}})
+		f.Apply(now, PodSeen{Node: name, After: pod("of-"+name, labelled(GangLabel, "g"))})
+		f.Apply(now, PodsListed{name})
+	}
+	at := func() time.Duration {
+		f.Next(now)
+		f.Status(now, "node-a") // plans it
+		return f.gangs.Of("node-b")[gang].At.Sub(now).Round(time.Minute)
+	}
+	if got := at(); got > 2*time.Minute {
+		t.Fatalf("the gang leaves in %v, want it to leave with node-a", got)
+	}
+	f.Apply(now, Set{"node-a", Wanted{Goal: Cancel}})
+	if got := at(); got < 50*time.Minute {
+		t.Errorf("the gang leaves in %v, though node-a is cancelled", got)
+	}
+}

@@ -171,7 +171,11 @@ const lookFor = 500 * time.Millisecond
 // plan plans the node with that state.
 func (f *Fleet) plan(n *node, state NodeState) View {
 	sit := f.gather(n, state)
-	f.reportGangs(n, sit.departures())
+	if n.canceled {
+		f.reportGangs(n, nil)
+	} else {
+		f.reportGangs(n, sit.departures())
+	}
 	sit.Gangs = f.gangs.Of(n.name)
 	n.sit = sit
 	view := ViewOf(Plan(f.now, sit))

@@ -183,6 +183,8 @@ func (b *Backend) update(node *corev1.Node, rec interruption.Record, prev *inter
 		e.stage, e.intended = leaving, recorded
 	case e.stage == refused && !e.again.IsZero() && time.Now().After(e.again):
 		e.stage, e.intended = unlocated, "" // the refusal has been recorded since
+	case e.stage == refused && recorded != "" && e.answer.Reason == reasonNoGroup:
+		e.stage = unlocated // it was in one: an earlier process detached it, and our watch lagged
 	}
 	if e.stage == unlocated && recorded != "" {
 		e.intended = recorded

@@ -78,6 +78,26 @@ func TestGoesOnFromTheRecord(t *testing.T) {
 	}
 }
 
+// A leader whose watch lags sees no group in the record of an instance that its predecessor has detached.
+func TestRecordNamesTheGroupLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := start(t, newCloud())
+		n := k.node(id(1))
+		k.interrupt(n, nil)
+		time.Sleep(settled)
+		if got := k.answer(n.Name); got.State != provisioner.StateUnsupported {
+			t.Fatalf("got %+v", got)
+		}
+		k.interrupt(n, func(r *interruption.Record) {
+			r.Replacement = &interruption.Replacement{Backend: "asg", Name: "workers", Pool: "workers", State: provisioner.StateRequested}
+		})
+		time.Sleep(settled)
+		if got := k.answer(n.Name); got.State != provisioner.StateLaunched || !got.Detached {
+			t.Errorf("got %+v", got)
+		}
+	})
+}
+
 // An instance that left its group between the lookup and the detach spoils the call
 // once, and has its replacement.
 func TestInstanceThatLeftMeanwhile(t *testing.T) {
