@@ -156,6 +156,8 @@ func (t sources) pod(rec interruption.Record, d plan.Decision) Pod {
 		p.By, p.Refusal = nil, ""
 	case rec.Phase == interruption.Waiting:
 		p.Next, p.WaitsFor = plan.Hold, "the drain has not begun"
+	case rec.OnlyCordoned():
+		p.Next, p.By, p.WaitsFor = plan.Hold, nil, "a notice: its node is only cordoned"
 	case !t.surveyed:
 		p.WaitsFor, p.NoSurge = "not known: see what could not be read", ""
 	}

@@ -165,6 +165,7 @@ func TestOtherNodes(t *testing.T) {
 	})
 	waiting := node("waiting", "spot", recommended(-10, func(*interruption.Record) {}))
 	first := node("first", "spot", recommended(-20, func(*interruption.Record) {}))
+	cordoned := node("cordoned", "spot", recommended(-10, func(r *interruption.Record) { r.Phase = interruption.Noticed }))
 	for name, tt := range map[string]struct {
 		sources sources
 		want    string
@@ -177,6 +178,11 @@ func TestOtherNodes(t *testing.T) {
 			sources: sources{node: waiting, peers: []*corev1.Node{first}, surveyed: true},
 			pods:    []*corev1.Pod{pod(1, running)},
 			want:    "  a slot in its pool: 0 under way, 1 ahead of it\n\nPOD         NEXT  AT THE LATEST  GRACE  WHY\nshop/web-1  hold  -              30 s   the drain has not begun\n",
+		},
+		"only cordoned": {
+			sources: sources{node: cordoned, surveyed: true},
+			pods:    []*corev1.Pod{pod(1, running)},
+			want:    "shop/web-1  hold  -              30 s   a notice: its node is only cordoned\n",
 		},
 	} {
 		if got := shown(tt.sources, tt.pods...); !strings.Contains(got, tt.want) {

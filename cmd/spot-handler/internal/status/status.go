@@ -114,6 +114,8 @@ func StateOf(rec interruption.Record, pod *corev1.Pod, refusal string) (state St
 		return Surging, "its replacement pod"
 	case rec.Phase == interruption.Waiting:
 		return Waiting, "the turn or the time of its node"
+	case rec.OnlyCordoned():
+		return Waiting, "a notice: its node is only cordoned"
 	case provisioner.CapacityOf(rec.Replacement) == plan.PendingCapacity:
 		return Waiting, "the replacement"
 	}
