@@ -62,11 +62,11 @@ func TestConditionPatch(t *testing.T) {
 	const soon, never, later = "spot-interruption, deadline 2026-01-01T00:02:00Z", "rebalance-recommendation, no deadline",
 		"scheduled-event, deadline 2026-01-03T00:00:00Z"
 	var (
-		interrupted    = condition(interruption.ConditionType, corev1.ConditionTrue, "SpotInterruption", soon)
-		draining       = condition(nodes.DrainInProgress, corev1.ConditionTrue, "SpotHandlerSpotInterruption", soon)
-		isDrained      = condition(nodes.Drained, corev1.ConditionTrue, "SpotHandlerDrained", "3 of 3 pods have left")
-		isNot          = condition(nodes.Drained, corev1.ConditionFalse, "SpotHandlerDeadlineReached", "1 of 3 pods have left")
-		isHurried      = condition(nodes.Drained, corev1.ConditionTrue, "SpotHandlerDrained",
+		interrupted = condition(interruption.ConditionType, corev1.ConditionTrue, "SpotInterruption", soon)
+		draining    = condition(nodes.DrainInProgress, corev1.ConditionTrue, "SpotHandlerSpotInterruption", soon)
+		isDrained   = condition(nodes.Drained, corev1.ConditionTrue, "SpotHandlerDrained", "3 of 3 pods have left")
+		isNot       = condition(nodes.Drained, corev1.ConditionFalse, "SpotHandlerDeadlineReached", "1 of 3 pods have left")
+		isHurried   = condition(nodes.Drained, corev1.ConditionTrue, "SpotHandlerDrained",
 			"3 of 3 pods have left or are ending, 2 of them with less than their grace period")
 		atRisk         = condition(interruption.ConditionType, corev1.ConditionTrue, "RebalanceRecommendation", never)
 		riskDraining   = condition(nodes.DrainInProgress, corev1.ConditionTrue, "SpotHandlerRebalanceRecommendation", never)

@@ -49,6 +49,33 @@ func TestEndKeepsWhatCameMeanwhile(t *testing.T) {
 	})
 }
 
+// The same where the record names a replacement by then, and this process has asked for none, as no pod had to leave.
+func TestEndKeepsTheReplacement(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		accept(t, h, hooked("one", func(n *interruption.Notice) { n.Deadline = n.Noticed.Add(time.Hour) }))
+		named := interruption.Replacement{Backend: "asg", Name: "group", Pool: "group", State: provisioner.StateRequested}
+		s.left = 0
+		f.beforePatch = func() {
+			f.change(func(n *corev1.Node) {
+				rec, err := nodes.Record(n)
+				if err != nil {
+					t.Fatal(err)
+				}
+				rec.Replacement = &named
+				n.Annotations[interruption.Annotation] = rec.String()
+			})
+		}
+		for range 3 {
+			if _, err := step(t, h); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if rec := wantPhase(t, f, interruption.Released); rec.Replacement == nil || *rec.Replacement != named || s.finished != 1 {
+			t.Errorf("record %s, ended %d times; want the replacement, and one end", rec, s.finished)
+		}
+	})
+}
+
 // Whatever others say about a failure, the record stays readable.
 func TestLongTextsOfOthers(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {

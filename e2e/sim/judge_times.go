@@ -2,7 +2,6 @@ package sim
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,14 +30,6 @@ func (j *judge) closedUntil(pod *corev1.Pod) (until time.Time) {
 		until = interruption.Later(until, j.closed[memapi.Key(budget)])
 	}
 	return until
-}
-
-// neverLetsGo reports whether a budget of the pod can never let any go, as with `maxUnavailable: 0`. On a mere
-// recommendation such a pod stays, even where it could be surged.
-func (j *judge) neverLetsGo(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(j.w.BudgetsOf(pod), func(b *policyv1.PodDisruptionBudget) bool {
-		return b.Status.ExpectedPods > 0 && b.Status.ExpectedPods <= b.Status.DesiredHealthy
-	})
 }
 
 // judgeTime looks whether there was time enough.
