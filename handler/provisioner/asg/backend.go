@@ -33,7 +33,8 @@
 // notice, or ahead of that: with Capacity Rebalancing a group launches the replacement on the rebalance
 // recommendation, on top of its desired capacity, and nothing when the instance leaves. So the newest
 // of what it has in excess are replacements, too. The node with the nearest deadline gets the first.
-// What has been given out stands in the records, so a later process does not give it out again.
+// What has been given out stands in the records, so a later process does not give it out again. What replaced a node
+// whose interruption was cancelled is free again.
 //
 // An instance without a deadline is not waited for without end: if its group has given nothing within
 // launchPatience, the replacement has failed, and the node is drained without one.
@@ -108,9 +109,12 @@ type Backend struct {
 	entries   map[string]*entry    // by node
 	baselines map[string]*baseline // by group
 	members   map[string]string    // the group, or none, of instances that have joined
-	given     map[string]string    // the node that an instance replaces
+	given     map[string]replaced  // what an instance replaces
 	requests  []*termination
 }
+
+// replaced is a node that an instance was given to. Node names are used again, so its own instance counts.
+type replaced struct{ node, instance string }
 
 var _ provisioner.Backend = (*Backend)(nil)
 
@@ -120,7 +124,7 @@ func New(opts Options) *Backend {
 		opts:    opts,
 		log:     opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.ASG).Logger(),
 		wake:    make(chan struct{}, 1),
-		entries: map[string]*entry{}, baselines: map[string]*baseline{}, members: map[string]string{}, given: map[string]string{},
+		entries: map[string]*entry{}, baselines: map[string]*baseline{}, members: map[string]string{}, given: map[string]replaced{},
 	}
 }
 

@@ -158,7 +158,7 @@ func (b *Backend) unconcerned() func(instance string) (joined time.Time, ok bool
 	}
 	b.mu.Unlock()
 	return func(instance string) (time.Time, bool) {
-		if interrupted[instance] || given[instance] != "" {
+		if interrupted[instance] || given[instance] != (replaced{}) {
 			return time.Time{}, false
 		}
 		if node := free[instance]; node != nil {

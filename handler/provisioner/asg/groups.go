@@ -3,6 +3,7 @@ package asg
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -138,7 +139,7 @@ func (b *Backend) match(ctx context.Context) error {
 		}
 		id := nodes.InstanceID(joined[i])
 		b.change([]*entry{e}, detached, func(e *entry) {
-			b.given[id] = e.node
+			b.given[id] = replaced{e.node, e.instance}
 			e.stage = ready
 			e.answer = interruption.Replacement{
 				Backend:  provisioner.ASG,
@@ -198,10 +199,21 @@ func (b *Backend) giveRecorded() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for name, r := range recorded {
-		if r.State == provisioner.StateReady {
-			b.given[r.Name] = name
+		if node, ok := b.opts.Nodes.Get(name); ok && r.State == provisioner.StateReady {
+			b.given[r.Name] = replaced{name, nodes.InstanceID(node)}
 		}
 	}
+	maps.DeleteFunc(b.given, func(_ string, to replaced) bool { return b.entries[to.node] == nil && b.stays(to) })
+}
+
+// stays reports whether the node that was to be replaced is in service again, as its interruption was cancelled.
+func (b *Backend) stays(of replaced) bool {
+	node, ok := b.opts.Nodes.Get(of.node)
+	if !ok || nodes.InstanceID(node) != of.instance {
+		return false
+	}
+	_, err := nodes.Record(node)
+	return errors.Is(err, nodes.ErrNoRecord)
 }
 
 // replaces reports whether the node that has joined can be the replacement.
@@ -209,7 +221,7 @@ func (b *Backend) replaces(joined *corev1.Node, e *entry) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	id := nodes.InstanceID(joined)
-	if b.members[id] != e.group || b.given[id] != "" {
+	if b.members[id] != e.group || b.given[id] != (replaced{}) {
 		return false
 	}
 	of := b.baselines[e.group]

@@ -231,3 +231,43 @@ func TestSearchGoesOnWhileRecordsAreNotWritten(t *testing.T) {
 		k.want(id(1), provisioner.StateReady, id(3))
 	})
 }
+
+// The replacement of a node whose interruption is cancelled is free for another, unless the node is gone, or another
+// has its name: then its pods have moved there.
+func TestReplacementOfACancelledNode(t *testing.T) {
+	for name, c := range map[string]struct {
+		then  func(k *cluster, n *corev1.Node)
+		state string
+	}{
+		"cancelled": {func(k *cluster, n *corev1.Node) { k.set(n) }, provisioner.StateReady},
+		"gone": {func(k *cluster, n *corev1.Node) {
+			k.nodesMu.Lock()
+			delete(k.nodes, n.Name)
+			k.nodesMu.Unlock()
+		}, provisioner.StateLaunched},
+		"its name used again": {func(k *cluster, n *corev1.Node) {
+			other := n.DeepCopy()
+			other.Spec.ProviderID = "aws:///eu-west-1a/" + id(9)
+			k.set(other)
+		}, provisioner.StateLaunched},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := start(t, newCloud())
+				k.put("workers", "InService", id(1), id(2))
+				first, second := k.node(id(1)), k.node(id(2))
+				time.Sleep(time.Minute)
+				k.interrupt(first, nil)
+				k.interrupt(second, func(r *interruption.Record) { r.Deadline = time.Now().Add(time.Hour) })
+				time.Sleep(settled)
+				k.join("workers", id(10))
+				k.want(id(1), provisioner.StateReady, id(10))
+				c.then(k, first)
+				time.Sleep(settled)
+				if got := k.ask(second.Name); got.State != c.state {
+					t.Errorf("the other node's replacement: %+v, want %s", got, c.state)
+				}
+			})
+		})
+	}
+}
