@@ -233,8 +233,8 @@ func drainedCondition(rec interruption.Record) corev1.NodeCondition {
 		Reason:  nodes.ConditionReasonPrefix + notify.ReasonDrained,
 		Message: fmt.Sprintf("%d of %d pods have left", pods.Total-pods.Left, pods.Total),
 	}
-	if pods.Truncated > 0 { // they might still be ending
-		c.Message = fmt.Sprintf("%d of %d pods have left or are ending, %d of them with less than their grace period",
+	if pods.Truncated > 0 { // these may still be terminating
+		c.Message = fmt.Sprintf("%d of %d pods have left or are terminating; %d got less than their grace period",
 			pods.Total-pods.Left, pods.Total, pods.Truncated)
 	}
 	if pods.Left > 0 {

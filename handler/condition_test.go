@@ -67,7 +67,7 @@ func TestConditionPatch(t *testing.T) {
 		isDrained   = condition(nodes.Drained, corev1.ConditionTrue, "SpotHandlerDrained", "3 of 3 pods have left")
 		isNot       = condition(nodes.Drained, corev1.ConditionFalse, "SpotHandlerDeadlineReached", "1 of 3 pods have left")
 		isHurried   = condition(nodes.Drained, corev1.ConditionTrue, "SpotHandlerDrained",
-			"3 of 3 pods have left or are ending, 2 of them with less than their grace period")
+			"3 of 3 pods have left or are terminating; 2 got less than their grace period")
 		atRisk         = condition(interruption.ConditionType, corev1.ConditionTrue, "RebalanceRecommendation", never)
 		riskDraining   = condition(nodes.DrainInProgress, corev1.ConditionTrue, "SpotHandlerRebalanceRecommendation", never)
 		riskPlanned    = condition(nodes.MaintenancePlanned, corev1.ConditionTrue, "SpotHandlerRebalanceRecommendation", never)
@@ -89,7 +89,7 @@ func TestConditionPatch(t *testing.T) {
 		"upgraded":    {&spot, false, list{interrupted}, list{interrupted, draining}, "DrainInProgress"},
 		"drained":     {&drained, false, list{interrupted, draining}, list{interrupted, isDrained}, "-DrainInProgress Drained"},
 		"as it ended": {&drained, false, list{interrupted, isDrained}, list{interrupted, isDrained}, ""},
-		"some end":    {&hurried, false, list{interrupted, draining}, list{interrupted, isHurried}, "-DrainInProgress Drained"},
+		"some ending": {&hurried, false, list{interrupted, draining}, list{interrupted, isHurried}, "-DrainInProgress Drained"},
 		"pods left":   {&failed, false, list{interrupted, isDrained}, list{interrupted, isNot}, "Drained"},
 
 		"somebody else drains": {&spot, true, nil, list{interrupted}, "spot-handler/Interrupted"},

@@ -49,7 +49,7 @@ func TestEndKeepsWhatCameMeanwhile(t *testing.T) {
 	})
 }
 
-// The same where the record names a replacement by then, and this process has asked for none, as no pod had to leave.
+// The same, but the record names a replacement by then. This process requested none, because no pod had to leave.
 func TestEndKeepsTheReplacement(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		accept(t, h, hooked("one", func(n *interruption.Notice) { n.Deadline = n.Noticed.Add(time.Hour) }))
@@ -71,7 +71,7 @@ func TestEndKeepsTheReplacement(t *testing.T) {
 			}
 		}
 		if rec := wantPhase(t, f, interruption.Released); rec.Replacement == nil || *rec.Replacement != named || s.finished != 1 {
-			t.Errorf("record %s, ended %d times; want the replacement, and one end", rec, s.finished)
+			t.Errorf("record %s, ended %d times; want the replacement kept, and one end", rec, s.finished)
 		}
 	})
 }

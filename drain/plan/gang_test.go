@@ -86,7 +86,8 @@ func TestGangsOfANodeThatGoes(t *testing.T) {
 	}
 }
 
-// A node that is cancelled no longer decides when its gangs leave other nodes, not even when it is planned again.
+// Once a node's interruption is cancelled, the node no longer decides when its gangs leave other nodes, even if it is
+// planned again.
 func TestGangsOfACancelledNode(t *testing.T) {
 	f := NewFleet(holding, 32, 1)
 	gang := Gang{"shop", GangLabel, "g"}

@@ -122,7 +122,7 @@
 //	2300022897  TestRecordKnowsMoreThanTheLastAnswer: a new leader forgot that a replacement was Ready
 //	2600005639  TestRecordNamesWhatIsLookedFor: a new leader took a group's name off a record before the instance left
 //	3000036317  TestPassIsRecordedAgain: a record said a minute late why its node gets no replacement
-//	4300010739  TestReplacementOfACancelledNode: a node waited, though the replacement of a cancelled one was free
+//	4300010739  TestReplacementOfACancelledNode: a node kept waiting, although a cancelled node's replacement was free
 //
 // Many of them were found when invariants were added: that pods wait for their new home, surged ones for the pod in
 // their place, and that status tells the truth.

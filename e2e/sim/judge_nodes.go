@@ -312,7 +312,7 @@ func (j *judge) stands(node *corev1.Node, rec interruption.Record) bool {
 	if a := rec.Replacement; a != nil && a.Backend == provisioner.ASG && a.Name != "" && slices.ContainsFunc(j.w.podsOn(node.Name), hasToMove) {
 		leaves := func(pod *corev1.Pod) bool {
 			of := j.w.workloadOf(pod)
-			// On a mere recommendation a pod stays whose PDB never lets any go, even one that could be surged.
+			// On a recommendation alone, a pod stays if its PDB never lets any go, even if it could be surged.
 			blocked := j.closedUntil(pod).Equal(time.Now()) && (of == nil || !j.surges(of)) ||
 				slices.ContainsFunc(j.w.BudgetsOf(pod), neverAllows)
 			last := of != nil && (of.Gang || of.Kind == "Job") || pod.Annotations["spot-handler/when"] == "last"

@@ -73,7 +73,7 @@ func (j *judge) judgeWait(node *corev1.Node, rec interruption.Record, s said, wr
 			wrong("it is said to wait for %s to be Ready, which it is", name)
 		}
 	case scans("a slot in its pool: %d under way, %d ahead of it", &n, &m):
-		// Whoever was ahead of it may just have left the line.
+		// A node ahead of it may have just left the line.
 		if most := j.inLine(node); n+m > most || n+m == 0 && still && j.calm() && !j.movedIn(node, just) {
 			wrong("%d are said to be under way and %d ahead of it, of %d in line", n, m, most)
 		}
@@ -139,7 +139,7 @@ func (j *judge) inLine(node *corev1.Node) (n int) {
 	return n
 }
 
-// movedIn reports whether a record of the node's pool has changed since then.
+// movedIn reports whether any record in the node's pool has changed after since.
 func (j *judge) movedIn(node *corev1.Node, since time.Time) bool {
 	own := j.w.instanceOf(node.Name)
 	for name, life := range j.nodes {

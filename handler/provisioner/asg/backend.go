@@ -33,8 +33,8 @@
 // notice, or ahead of that: with Capacity Rebalancing a group launches the replacement on the rebalance
 // recommendation, on top of its desired capacity, and nothing when the instance leaves. So the newest
 // of what it has in excess are replacements, too. The node with the nearest deadline gets the first.
-// What has been given out stands in the records, so a later process does not give it out again. What replaced a node
-// whose interruption was cancelled is free again.
+// What has been given out stands in the records, so a later process does not give it out again. If a node's
+// interruption is cancelled, its replacement is free again.
 //
 // An instance without a deadline is not waited for without end: if its group has given nothing within
 // launchPatience, the replacement has failed, and the node is drained without one.
@@ -109,11 +109,11 @@ type Backend struct {
 	entries   map[string]*entry    // by node
 	baselines map[string]*baseline // by group
 	members   map[string]string    // the group, or none, of instances that have joined
-	given     map[string]replaced  // what an instance replaces
+	given     map[string]replaced  // what each instance replaces
 	requests  []*termination
 }
 
-// replaced is a node that an instance was given to. Node names are used again, so its own instance counts.
+// replaced is a node that was given a replacement. Node names are reused, so its own instance identifies it, too.
 type replaced struct{ node, instance string }
 
 var _ provisioner.Backend = (*Backend)(nil)
@@ -188,7 +188,7 @@ func (b *Backend) update(node *corev1.Node, rec interruption.Record, prev *inter
 	case e.stage == refused && !e.again.IsZero() && time.Now().After(e.again):
 		e.stage, e.intended = unlocated, "" // the refusal has been recorded since
 	case e.stage == refused && recorded != "" && e.answer.Reason == reasonNoGroup:
-		e.stage = unlocated // it was in one: an earlier process detached it, and our watch lagged
+		e.stage = unlocated // it had been in a group: an earlier process detached it, and our watch lagged
 	}
 	if e.stage == unlocated && recorded != "" {
 		e.intended = recorded

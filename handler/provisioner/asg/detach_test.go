@@ -78,7 +78,8 @@ func TestGoesOnFromTheRecord(t *testing.T) {
 	}
 }
 
-// A leader whose watch lags sees no group in the record of an instance that its predecessor has detached.
+// If a new leader's watch lags, the record that it sees doesn't name the group yet that its predecessor detached the
+// instance from.
 func TestRecordNamesTheGroupLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := start(t, newCloud())

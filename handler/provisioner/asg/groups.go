@@ -206,7 +206,7 @@ func (b *Backend) giveRecorded() {
 	maps.DeleteFunc(b.given, func(_ string, to replaced) bool { return b.entries[to.node] == nil && b.stays(to) })
 }
 
-// stays reports whether the node that was to be replaced is in service again, as its interruption was cancelled.
+// stays reports whether the node stays in service because its interruption was cancelled.
 func (b *Backend) stays(of replaced) bool {
 	node, ok := b.opts.Nodes.Get(of.node)
 	if !ok || nodes.InstanceID(node) != of.instance {

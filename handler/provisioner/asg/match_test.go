@@ -232,8 +232,8 @@ func TestSearchGoesOnWhileRecordsAreNotWritten(t *testing.T) {
 	})
 }
 
-// The replacement of a node whose interruption is cancelled is free for another, unless the node is gone, or another
-// has its name: then its pods have moved there.
+// If a node's interruption is cancelled, its replacement is free for another node. If the node is gone, or its name was
+// reused, it keeps the replacement: its pods have moved to it.
 func TestReplacementOfACancelledNode(t *testing.T) {
 	for name, c := range map[string]struct {
 		then  func(k *cluster, n *corev1.Node)
@@ -245,7 +245,7 @@ func TestReplacementOfACancelledNode(t *testing.T) {
 			delete(k.nodes, n.Name)
 			k.nodesMu.Unlock()
 		}, provisioner.StateLaunched},
-		"its name used again": {func(k *cluster, n *corev1.Node) {
+		"name reused": {func(k *cluster, n *corev1.Node) {
 			other := n.DeepCopy()
 			other.Spec.ProviderID = "aws:///eu-west-1a/" + id(9)
 			k.set(other)

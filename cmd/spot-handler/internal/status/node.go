@@ -157,7 +157,7 @@ func (t sources) pod(rec interruption.Record, d plan.Decision) Pod {
 	case rec.Phase == interruption.Waiting:
 		p.Next, p.WaitsFor = plan.Hold, "the drain has not begun"
 	case rec.OnlyCordoned():
-		p.Next, p.By, p.WaitsFor = plan.Hold, nil, "a notice: its node is only cordoned"
+		p.Next, p.By, p.WaitsFor = plan.Hold, nil, "an interruption notice: its node is only cordoned"
 	case !t.surveyed:
 		p.WaitsFor, p.NoSurge = "not known: see what could not be read", ""
 	}

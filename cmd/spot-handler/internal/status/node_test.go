@@ -182,7 +182,7 @@ func TestOtherNodes(t *testing.T) {
 		"only cordoned": {
 			sources: sources{node: cordoned, surveyed: true},
 			pods:    []*corev1.Pod{pod(1, running)},
-			want:    "shop/web-1  hold  -              30 s   a notice: its node is only cordoned\n",
+			want:    "shop/web-1  hold  -              30 s   an interruption notice: its node is only cordoned\n",
 		},
 	} {
 		if got := shown(tt.sources, tt.pods...); !strings.Contains(got, tt.want) {

@@ -115,7 +115,7 @@ func StateOf(rec interruption.Record, pod *corev1.Pod, refusal string) (state St
 	case rec.Phase == interruption.Waiting:
 		return Waiting, "the turn or the time of its node"
 	case rec.OnlyCordoned():
-		return Waiting, "a notice: its node is only cordoned"
+		return Waiting, "an interruption notice: its node is only cordoned"
 	case provisioner.CapacityOf(rec.Replacement) == plan.PendingCapacity:
 		return Waiting, "the replacement"
 	}
