@@ -71,7 +71,10 @@ func lookUpOnce[T any](f *Fleet, n *node, known map[string]T, namespace string, 
 func (f *Fleet) renew(n *node, sit *Situation, state NodeState) {
 	sit.NodeState, sit.Waves = state, f.waves
 	sit.Refused, sit.Fixed, sit.Came, sit.Answers = n.refused, n.fixed, n.came, n.answers
-	sit.Ready, sit.Left = n.ready, nil
+	sit.First, sit.Ready, sit.Left = n.known, n.ready, nil
+	if n.known.IsZero() {
+		sit.First = f.now
+	}
 	for _, t := range n.tracked {
 		if t.gone && f.now.Sub(t.goneAt) < leftFor {
 			sit.Left = append(sit.Left, Leaving{Pod: t.pod, Gone: t.goneAt})

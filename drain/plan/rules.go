@@ -25,6 +25,7 @@ var rules = []func(*planner, *corev1.Pod, *Decision) (Action, string){
 	toleratesEverything,
 	leavesAsPreferred,
 	isSurged,
+	isTakenBack,
 	isToBeSurged,
 	isHeld,
 	hasNewHome,

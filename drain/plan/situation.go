@@ -84,6 +84,8 @@ type Situation struct {
 	NodeState
 	Policy Policy
 
+	// First is when the node was planned for the first time; zero is not known.
+	First time.Time
 	// Ready is since when the replacement is Ready; zero if it is not.
 	Ready time.Time
 	// Pods are all pods of the node.

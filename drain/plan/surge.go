@@ -88,6 +88,21 @@ func isSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	return Hold, "surged: waits for its replacement pod"
 }
 
+// takenBackWithin is how long after its node's first plan a pod without an owner is left for its ReplicaSet to adopt.
+const takenBackWithin = 2 * time.Second
+
+// isTakenBack: a pod that was surged in an earlier drain of its node, and has just been put back, has no owner until
+// its ReplicaSet adopts it. Then it can be surged again.
+func isTakenBack(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
+	until := p.First.Add(takenBackWithin)
+	never := metav1.GetControllerOf(pod) != nil || pod.Labels[HashLabel] == ""
+	if never || p.Policy.Strategy != StrategySurge || p.First.IsZero() || !p.now.Before(until) {
+		return "", ""
+	}
+	d.Until = until
+	return Hold, "its ReplicaSet might be about to take it back"
+}
+
 // isToBeSurged: the owner's maxSurge bounds how many are surged at a time.
 func isToBeSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	switch {

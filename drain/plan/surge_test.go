@@ -89,6 +89,34 @@ func TestSurgeWaitsForTheReplacementWithoutADeadline(t *testing.T) {
 	}
 }
 
+// A pod that was surged in an earlier drain and put back has no owner until its ReplicaSet adopts it. If the node is
+// drained again at once, and its replacement is Ready, the pod is not evicted in the meantime.
+func TestPodIsTakenBack(t *testing.T) {
+	orphan := webPod("p", func(p *corev1.Pod) { p.OwnerReferences = nil })
+	bare := webPod("p", func(p *corev1.Pod) { p.OwnerReferences, p.Labels = nil, nil })
+	for name, tt := range map[string]struct {
+		pod      *corev1.Pod
+		first    time.Time
+		strategy Strategy
+		want     Action
+	}{
+		"put back":        {orphan, now, StrategySurge, Hold},
+		"nobody takes it": {orphan, now.Add(-takenBackWithin), StrategySurge, Evict},
+		"taken back":      {webPod("p"), now, StrategySurge, SurgeNow},
+		"never owned":     {bare, now, StrategySurge, Evict},
+		"hold":            {orphan, now, StrategyHold, Evict},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := surging(DeploymentState{Slots: 1}, tt.pod)
+			s.Capacity, s.First, s.Policy.Strategy = ReadyCapacity, tt.first, tt.strategy
+			d := Plan(now, s)[0]
+			if d.Action != tt.want || d.Action == Hold && !d.Until.Equal(now.Add(takenBackWithin)) {
+				t.Errorf("%s (%s) until %s, want %s", d.Action, d.Reason, d.Until, tt.want)
+			}
+		})
+	}
+}
+
 // Every pod that cannot be surged is held as any other, and the plan says why.
 func TestWhoIsNotSurged(t *testing.T) {
 	volume := func(v corev1.VolumeSource) func(*corev1.Pod) {
