@@ -14,6 +14,18 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
+// changeRecord is another replica that writes the record.
+func changeRecord(t *testing.T, f *fakeNodes, change func(*interruption.Record)) {
+	f.change(func(n *corev1.Node) {
+		rec, err := nodes.Record(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(&rec)
+		n.Annotations[interruption.Annotation] = rec.String()
+	})
+}
+
 // A drain ends just as another replica merges a notice into the record: the notice is not lost
 // when the write has to be made again.
 func TestEndKeepsWhatCameMeanwhile(t *testing.T) {
@@ -24,14 +36,7 @@ func TestEndKeepsWhatCameMeanwhile(t *testing.T) {
 		}
 		s.left = 0
 		f.beforePatch = func() {
-			f.change(func(n *corev1.Node) {
-				rec, err := nodes.Record(n)
-				if err != nil {
-					t.Fatal(err)
-				}
-				merged, _ := rec.Merge(hooked("two"))
-				n.Annotations[interruption.Annotation] = merged.String()
-			})
+			changeRecord(t, f, func(rec *interruption.Record) { *rec, _ = rec.Merge(hooked("two")) })
 		}
 		if again, err := step(t, h); err != nil || again != changedCheck {
 			t.Fatalf("again in %s, %v; want to wait for the watch, as the record is not as it was", again, err)
@@ -56,14 +61,7 @@ func TestEndKeepsTheReplacement(t *testing.T) {
 		named := interruption.Replacement{Backend: "asg", Name: "group", Pool: "group", State: provisioner.StateRequested}
 		s.left = 0
 		f.beforePatch = func() {
-			f.change(func(n *corev1.Node) {
-				rec, err := nodes.Record(n)
-				if err != nil {
-					t.Fatal(err)
-				}
-				rec.Replacement = &named
-				n.Annotations[interruption.Annotation] = rec.String()
-			})
+			changeRecord(t, f, func(rec *interruption.Record) { rec.Replacement = &named })
 		}
 		for range 3 {
 			if _, err := step(t, h); err != nil {
